@@ -156,6 +156,10 @@ def check_fit(
         raise UserError(
             f"cutout is {settings.cutout}, larger than the images of {data.name}; give a smaller square."
         )
+    if not any(weight.requires_grad for weight in model.parameters()):
+        raise UserError(
+            "The model has no weights that learn; unfreeze some (requires_grad_) before training."
+        )
     if len(data.classes) < 2:
         raise UserError(f"{data.name} has one class, {data.classes[0]!r}; training needs at least two.")
     if test is not None and test.classes != data.classes:

@@ -112,7 +112,9 @@ class Steady:
 
     def _begin(self, x: Inputs, y: Labels) -> None:
         if not any(weight.requires_grad for weight in self.model.parameters()):
-            raise UserError("The model has no weights that learn; unfreeze some (requires_grad_) first.")
+            raise UserError(
+                "The model has no weights that learn; unfreeze some (requires_grad_) before training."
+            )
         rows = self.objective.fewest_rows(len(x))
         why = without_curvature(self.model, x[:rows], y[:rows]) if "hessian" in self.settings.terms else None
         if why is not None:
