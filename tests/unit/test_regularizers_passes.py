@@ -143,3 +143,13 @@ def test_a_radius_in_grey_levels_is_refused_for_images_and_taken_for_other_input
     table, linear = torch.rand(4, 5, generator=torch.Generator().manual_seed(0)), torch.nn.Linear(5, 3)
     labels = torch.tensor([0, 1, 2, 0])
     assert gg.regularizer("l2_cosine", eps=8.0)(linear, table, labels).shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("l2_cosine", {}), ("hessian", {}), ("ssr", {}), ("ig_norm", {"steps": 1}), ("iga", {"steps": 1})],
+)
+def test_a_compiled_model_is_refused_where_a_gradient_is_differentiated(name, settings):
+    x, y = batch(2)
+    with pytest.raises(UserError, match="give the module that was compiled"):
+        gg.regularizer(name, **settings)(torch.compile(net("lenet").double()), x, y)

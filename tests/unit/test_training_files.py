@@ -360,3 +360,12 @@ def test_an_optimizer_read_from_a_file_has_its_state_laid_out_as_the_weights(kin
                 assert value.stride() == weight.stride()
                 moments += 1
     assert moments >= len(list(fresh.parameters()))
+
+
+def test_outside_a_terminal_a_long_run_prints_the_time_left_once(tmp_path, monkeypatch, capsys):
+    Clock(monkeypatch, step=60.0, fsync=0.0)
+    trained(tmp_path, epochs=20)
+    assert capsys.readouterr().err == "gyrograd: training: about 78 minutes on this machine.\n"
+    Clock(monkeypatch, step=0.01, fsync=0.0)
+    trained(None, epochs=2)
+    assert capsys.readouterr().err == ""

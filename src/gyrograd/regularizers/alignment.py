@@ -18,6 +18,7 @@ from gyrograd.regularizers.passes import (
     auxiliary_pass,
     check_batch,
     check_choices,
+    check_not_compiled,
     fresh_keys,
     input_scale,
     score_of,
@@ -72,6 +73,7 @@ class L2Cosine:
         self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None, clean: Inputs | None = None
     ) -> dict[str, PerExample]:
         """The weighted terms by name, without those of weight 0. `clean`: the pixel gradient at x, if known."""
+        check_not_compiled(model)
         check_batch(model, x)
         if clean is not None and clean.shape != x.shape:
             raise UserError(
