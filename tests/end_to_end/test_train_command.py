@@ -181,7 +181,7 @@ def test_sigterm_keeps_the_run_and_running_again_finishes_it(tmp_path):
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 143
-    assert "asked to stop" in said
+    assert "was stopped in" in said
     assert "run it again" in said
     assert len(said.strip().splitlines()) == 1
     done = len(log.read_text().splitlines())

@@ -169,7 +169,7 @@ def test_a_second_training_is_refused_while_the_first_lives_and_goes_on_once_it_
         first.kill()
         first.communicate()
     assert main([*words, "--epochs", "1", "--resume", "changed"]) == 0
-    assert "Going on with" in capsys.readouterr().out
+    assert "Resuming" in capsys.readouterr().out
     assert not (tmp_path / "run" / NAME).exists()
 
 

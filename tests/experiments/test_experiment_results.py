@@ -239,8 +239,8 @@ def test_claims_of_what_was_not_measured_are_counted_and_not_listed():
     ours = Results("x", "paper", {}, {here: Estimate(0.7, 0.8, 0.9, 100)})
     claims = Claims((Value(here, 0.8, 0.1), Value(there, 0.85, 0.1)))
     html = experiment_page("T", (), ours, claims, judge_claims(claims, ours, "values"), ())
-    assert "1 claims of the paper: 1 confirmed" in html
-    assert "1 more are of what this run did not measure." in html
+    assert "1 claim of the paper: 1 confirmed." in html
+    assert "1 more are about what this run did not measure." in html
     assert "not measured in this run" not in html
 
 

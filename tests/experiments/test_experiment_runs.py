@@ -371,7 +371,7 @@ def test_seeds_are_nets_of_their_own_and_widen_what_is_said(tmp_path):
         ({"name": "joo2023-table1", "settings": "cifar10-lenett"}, "did you mean 'cifar10-lenet'"),
         ({"name": "joo2023-table1", "seeds": 0}, "at least 1"),
         ({}, "--list"),
-        ({"name": "joo2023-table1", "render": True}, "no record"),
+        ({"name": "joo2023-table1", "render": True}, "holds no finished run; run the experiment first"),
         ({"name": "joo2023-table1", "rows": "l3"}, "no row 'l3' at the scale 'smoke'"),
         ({"name": "joo2023-figure2a", "settings": "cifar10-lenet"}, "no setting 'cifar10-lenet'"),
     ],
@@ -387,13 +387,13 @@ def test_the_command_prints_numbers_verdicts_and_last_the_page(tmp_path, capsys)
     command("joo2023-figure3b", out=tmp_path, settings="cifar10-lenet", rows="ce,l2")
     lines = capsys.readouterr().out.rstrip().splitlines()
     assert lines[-1] == str(tmp_path / "smoke/joo2023-figure3b/index.html")
-    assert any("claims of the paper" in line for line in lines)
+    assert any("claim of the paper: 1 not comparable" in line for line in lines)
     assert any("criterion" in line and "[" in line for line in lines)
     command(list=True, out=tmp_path)
     table = capsys.readouterr().out
     assert "not run" in table
-    assert "smoke: done" in table
-    assert "  small:  14 nets, cifar10 and shapes, 26 minutes on one CPU core\n" in re.sub(
+    assert "smoke: done, nothing comparable with the paper" in table
+    assert "  small:  14 nets, needs cifar10, shapes, 26 minutes on one CPU core\n" in re.sub(
         " +\n", "\n", table
     )
     assert "38 seconds on one CPU core with the nets of joo2023-table1" in table

@@ -598,6 +598,13 @@ def test_a_fall_of_accuracy_is_called_a_fall(done):
     assert "+" not in price
 
 
+def test_where_accuracy_rises_the_card_doubts_that_the_objective_alone_gained(done):
+    doubt = "part of any gain may come from more training alone"
+    for after, doubtful in (([1.0] * 20, True), ([0.0] * 10 + [1.0] * 10, False)):
+        card = card_of(outcome(done, [0.0] * 10 + [1.0] * 10, after))
+        assert any(doubt in sentence for sentence in card["verdict"]) is doubtful
+
+
 def test_a_gain_that_may_be_chance_is_none(done, monkeypatch):
     values = {id(done.before): [0.1, 0.5, 0.3, 0.4], id(done.after): [0.5, 0.1, 0.6, 0.4]}
     monkeypatch.setattr(

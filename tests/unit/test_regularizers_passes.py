@@ -119,6 +119,9 @@ WRONG = [
     ("ssr", {"space": "pixl"}, "did you mean 'pixel'"),
     ("adversarial", {"eps": 0.0}, "finite radius above 0"),
     ("adversarial", {"eps": -0.1}, "finite radius above 0"),
+    ("adversarial", {"eps": 8.0}, "eps is 8 and pixels lie in .0, 1.; write eps=8 / 255"),
+    ("iga", {"eps": 8.0}, "write eps=8 / 255"),
+    ("ig_norm", {"eps": 2.5}, "write eps=2.5 / 255"),
     ("adversarial", {"norm": "l3"}, "There is no norm 'l3'"),
     ("adversarial", {"steps": 0}, "give at least 1"),
     ("adversarial", {"step_size": -0.1}, "above 0"),
@@ -131,3 +134,22 @@ def test_a_wrong_setting_is_answered_with_one_sentence(name, settings, words):
     with pytest.raises(UserError, match=words) as refusal:
         gg.regularizer(name, **settings)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_radius_in_grey_levels_is_refused_for_images_and_taken_for_other_inputs():
+    x, y = batch(2)
+    with pytest.raises(UserError, match="eps is 8 and pixels lie in .0, 1.; write eps=8 / 255"):
+        gg.regularizer("l2_cosine", eps=8.0)(net("lenet").double(), x, y)
+    table, linear = torch.rand(4, 5, generator=torch.Generator().manual_seed(0)), torch.nn.Linear(5, 3)
+    labels = torch.tensor([0, 1, 2, 0])
+    assert gg.regularizer("l2_cosine", eps=8.0)(linear, table, labels).shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("l2_cosine", {}), ("hessian", {}), ("ssr", {}), ("ig_norm", {"steps": 1}), ("iga", {"steps": 1})],
+)
+def test_a_compiled_model_is_refused_where_a_gradient_is_differentiated(name, settings):
+    x, y = batch(2)
+    with pytest.raises(UserError, match="give the module that was compiled"):
+        gg.regularizer(name, **settings)(torch.compile(net("lenet").double()), x, y)

@@ -196,6 +196,7 @@ def test_a_failed_trial_is_told_and_the_others_go_on(images, tmp_path):
     (failure,) = done.failures.values()
     assert "diverged" in failure
     assert "failed: Training diverged" in done.path.read_text()
+    assert "--resume" not in done.path.read_text()  # advice for a run of its own
     assert done.selection.chosen != "lr=1000"
     assert len(done.records) == 1  # lr 1e-3 is the base's own: cross-entropy
 
@@ -235,6 +236,14 @@ def test_the_highest_rps_within_one_point_of_cross_entropy_is_chosen(points, cho
     selection = choose_point({name: [record_of(*values)] for name, values in points.items()}, {})
     assert selection.chosen == chosen
     assert (chosen or "No point") in selection.sentence
+
+
+def test_a_choice_that_gains_nothing_says_so():
+    steadier = {"CE": [record_of(0.8, 0.5)], "a": [record_of(0.8, 0.6)]}
+    alike = {"CE": [record_of(0.8, 0.6)], "a": [record_of(0.8, 0.6)]}
+    doubt = "not significantly steadier than cross-entropy"
+    assert doubt not in choose_point(steadier, {}).sentence
+    assert doubt in choose_point(alike, {}).sentence
 
 
 @given(

@@ -178,6 +178,23 @@ def test_a_stop_writes_everything_that_short_epochs_had_put_off(tmp_path, monkey
     assert len(read_log(tmp_path)) == 7
 
 
+def test_the_log_counts_the_seconds_of_an_epoch_before_and_after_an_interruption(tmp_path, monkeypatch):
+    Clock(monkeypatch, step=15.0, fsync=0.0)
+    real, calls = Step.__call__, []
+
+    def interrupted(this, *batch):
+        calls.append(1)
+        if len(calls) == 7:  # the third of four steps of the second epoch
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(this, *batch)
+
+    monkeypatch.setattr(Step, "__call__", interrupted)
+    with pytest.raises(Stopped, match="stopped in epoch 2, step 3"):
+        trained(tmp_path, epochs=3)
+    trained(tmp_path, epochs=3)
+    assert [entry["seconds"] for entry in read_log(tmp_path)] == [60.0, 60.0, 60.0]
+
+
 def test_an_error_leaves_the_log_whole_and_the_best_model_with_its_checkpoint(tmp_path, monkeypatch):
     Clock(monkeypatch, step=1e-3, fsync=1.0)
 
@@ -343,3 +360,12 @@ def test_an_optimizer_read_from_a_file_has_its_state_laid_out_as_the_weights(kin
                 assert value.stride() == weight.stride()
                 moments += 1
     assert moments >= len(list(fresh.parameters()))
+
+
+def test_outside_a_terminal_a_long_run_prints_the_time_left_once(tmp_path, monkeypatch, capsys):
+    Clock(monkeypatch, step=60.0, fsync=0.0)
+    trained(tmp_path, epochs=20)
+    assert capsys.readouterr().err == "gyrograd: training: about 78 minutes on this machine.\n"
+    Clock(monkeypatch, step=0.01, fsync=0.0)
+    trained(None, epochs=2)
+    assert capsys.readouterr().err == ""

@@ -315,6 +315,7 @@ BAD = {
         {"model": lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 4))},
         "num_classes=3",
     ),
+    "frozen": ({"model": lambda: net().requires_grad_(False)}, "no weights that learn; unfreeze some"),
     "bf16": ({"precision": "bf16"}, "differentiates a gradient.*allow_bf16"),
     "tf32 on a CPU": ({"precision": "tf32"}, "on cpu give fp32"),
     "crop": ({"crop": 8}, "give fewer pixels"),

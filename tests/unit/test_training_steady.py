@@ -12,6 +12,7 @@ from torch import nn
 import gyrograd as gg
 from gyrograd.errors import UserError
 from gyrograd.training import Steady, TrainSettings, steady_settings
+from gyrograd.training.loop import Average
 from gyrograd.training.steady import without_curvature
 
 X, Y = torch.rand(8, 3, 6, 6, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
@@ -72,6 +73,99 @@ def test_a_relu_net_trains_without_curvature_and_is_told_so_once():
     step = gg.regularizer("adversarial", eps=1 / 255, steps=1, selection="last")
     assert steady(X, Y).item() == pytest.approx(step(model, X, Y).mean().item())
     Steady(model, curvature=0.0)(X, Y)  # no warning
+
+
+def test_frozen_layers_stay_in_evaluation_mode():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), net()[1], nn.Flatten(), nn.Linear(64, 3))
+    model.train()
+    model[1].eval()
+    before = copy.deepcopy(model[1].state_dict())
+    Steady(model)(X, Y)
+    assert [layer.training for layer in model] == [True, False, True, True, True]
+    assert all(torch.equal(value, before[key]) for key, value in model[1].state_dict().items())
+
+
+class Shared(nn.Module):
+    """One layer under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Conv2d(3, 4, 3), nn.Linear(64, 3)
+        self.other_name = self.first
+
+    def forward(self, x):
+        return self.head(F.softplus(self.first(x)).flatten(1))
+
+
+def trained(model: nn.Module, steady: Steady, steps: int = 3, x: torch.Tensor = X) -> nn.Module:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        steady(x, Y).backward()
+        optimizer.step()
+    return model
+
+
+def test_a_weight_with_two_names_is_averaged():
+    model = Shared()
+    steady = Steady(model)
+    last = trained(model, steady).first.weight.detach().clone()
+    steady.finish()
+    assert not torch.allclose(model.first.weight, last, atol=1e-4)
+
+
+def test_weights_in_half_precision_are_averaged_in_single():
+    model = nn.Linear(1, 1, bias=False).bfloat16()
+    model.weight.data.fill_(1.0)
+    average = Average(model, 0.999)
+    model.weight.data.fill_(1.5)
+    for _ in range(1000):
+        average.update(model, 1_000_000)
+    average.give_to(model)
+    assert model.weight.dtype == torch.bfloat16
+    assert model.weight.item() == pytest.approx(1 + 0.5 * (1 - 0.999**1000), abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "words"),
+    [(X.double(), Y, "cannot take float64 images"), (X, Y + 3, "class indices from 0 to 2")],
+)
+def test_a_wrong_batch_is_refused_before_anything_is_left_out(x, y, words, recwarn):
+    with pytest.raises(UserError, match=words):
+        Steady(net())(x, y)
+    assert not recwarn.list
+
+
+def test_a_frozen_model_is_refused():
+    with pytest.raises(UserError, match="no weights that learn"):
+        Steady(net().requires_grad_(False))(X, Y)
+
+
+def test_a_radius_in_grey_levels_is_refused():
+    with pytest.raises(UserError, match="eps is 8 and pixels lie in .0, 1.; write eps=8 / 255"):
+        Steady(net(), eps=8)
+
+
+@pytest.mark.parametrize("activation", [nn.Softplus, nn.ReLU])
+@pytest.mark.filterwarnings("ignore:steady")
+def test_a_resumed_loop_ends_with_the_weights_of_an_uninterrupted_one(activation):
+    def seeded(model: nn.Module, steady: Steady, steps: int) -> nn.Module:
+        torch.manual_seed(steady.steps)
+        return trained(model, steady, steps)
+
+    whole, part, rest = net(activation), net(activation), net(activation)
+    steady = Steady(whole)
+    seeded(seeded(whole, steady, 3), steady, 4)
+    steady.finish()
+
+    first = Steady(part)
+    seeded(part, first, 3)
+    rest.load_state_dict(part.state_dict())
+    second = Steady(rest)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    seeded(rest, second, 4)
+    second.finish()
+    assert all(torch.equal(value, whole.state_dict()[key]) for key, value in rest.state_dict().items())
 
 
 class Slope(torch.autograd.Function):

@@ -99,7 +99,7 @@ def _print_states(states: Sequence[State]) -> None:
         for scale, nets in one.nets.items():
             cost = [
                 f"{nets or 'no'} net{'' if nets == 1 else 's'}",
-                " and ".join(one.needs[scale]) or "no data",
+                "needs " + (", ".join(one.needs[scale]) or "no data"),
             ]
             took = [one.took[scale].text] if scale in one.took else []
             lines.append((f"  {scale}:", ", ".join(cost + took)))

@@ -126,7 +126,7 @@ def _run_training(settings: TrainSettings, out: Path, resume: str) -> Trained:
         goes_on = resume != "never" and (out / snapshots.NAME).exists()
         epochs = "1 epoch" if settings.epochs == 1 else f"{settings.epochs} epochs"
         print(
-            f"{'Going on with' if goes_on else 'Training'} {settings.model} on {settings.data} "
+            f"{'Resuming' if goes_on else 'Training'} {settings.model} on {settings.data} "
             f"({', '.join([*clean, *settings.terms])}), {epochs}, in {printable(out)}",
             flush=True,
         )

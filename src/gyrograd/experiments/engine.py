@@ -413,6 +413,10 @@ def reproduce(
 
 def render(folder: Path) -> Path:
     """Write the page of a folder again, from its results.json, its pictures and the paper's claims alone."""
+    if not (folder / "results.json").exists():
+        raise UserError(
+            f"{folder} holds no finished run; run the experiment first (`gyrograd reproduce --list` shows them)."
+        )
     results = read_results(folder)
     entry = lookup("experiment", results.name)
     claims, verdicts = verdicts_of(results)
@@ -483,7 +487,8 @@ def _states_of(out: Path, name: str) -> list[str]:
             _, verdicts = verdicts_of(read_results(folder))
             counts = count_verdicts(verdicts)
             judgeable = len(verdicts) - counts["not comparable"]
-            found.append(f"{scale}: done, {counts['confirmed']} of {judgeable} comparable claims confirmed")
+            confirmed = f"{counts['confirmed']} of {judgeable} comparable claims confirmed"
+            found.append(f"{scale}: done, {confirmed if judgeable else 'nothing comparable with the paper'}")
         elif (folder / "run.json").exists():
             found.append(f"{scale}: begun")
     return found

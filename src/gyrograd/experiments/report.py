@@ -145,9 +145,12 @@ def verdict_line(verdicts: Sequence[ClaimVerdict]) -> str:
     if not verdicts:
         return "The paper prints no number to compare with here."
     here = [judgement for judgement in verdicts if judgement.why != ELSEWHERE]
-    others = f" {len(verdicts) - len(here)} more are of what this run did not measure."
-    counts = ", ".join(f"{number} {verdict}" for verdict, number in count_verdicts(here).items())
-    return f"{len(here)} claims of the paper: {counts}." + (others if len(here) < len(verdicts) else "")
+    if not here:
+        return "The paper claims nothing about what this run measured."
+    counts = ", ".join(f"{number} {verdict}" for verdict, number in count_verdicts(here).items() if number)
+    others = f" {len(verdicts) - len(here)} more are about what this run did not measure."
+    of_paper = f"{len(here)} claim{'' if len(here) == 1 else 's'} of the paper: {counts}."
+    return of_paper + (others if len(here) < len(verdicts) else "")
 
 
 def _number(value: float) -> str:

@@ -196,7 +196,9 @@ def _verdict(found: Outcome, before: MethodScore, after: MethodScore | None) -> 
     terms, limit = found.settings["terms"], f"{100 * found.limit:g} point{'' if found.limit == 0.01 else 's'}"
     start = mean(found.accuracy[0])
     lost = [(strength_in_words(terms, t.strength), 100 * (start - t.accuracy)) for t in found.tries]
-    losses = ", ".join(f"{try_} {'loses' if x >= 0 else 'gains'} {abs(x):.1f} points" for try_, x in lost)
+    losses = ", ".join(
+        f"{try_} {'loses' if x >= 0 else 'gains'} {abs(x):.1f} points of accuracy" for try_, x in lost
+    )
     if after is None or found.chosen is None:
         return [
             f"No try kept accuracy within {limit} of {start:.1%}, and the model is as it was: {losses}.",
@@ -209,6 +211,8 @@ def _verdict(found: Outcome, before: MethodScore, after: MethodScore | None) -> 
     change = difference(found.accuracy[1], found.accuracy[0])
     accuracies = f"{start:.1%} before, {found.chosen.accuracy:.1%} after"
     price = f"Accuracy {_change_clause(change)}: {accuracies}; the limit is {limit}."
+    if change is not None and change.low > 0:
+        price += " It rises: the model was not fully trained, and part of any gain may come from more training alone."
     if gain is None:
         return [
             "No attack had a derivative to follow, which says nothing about the explanations, so the model is "

@@ -12,7 +12,7 @@ from gyrograd.errors import UserError
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import with_full_precision
 from gyrograd.registry import register
-from gyrograd.regularizers.inner import ascend
+from gyrograd.regularizers.inner import ascend, check_radius
 from gyrograd.regularizers.passes import auxiliary_pass, check_choices, fresh_keys, score_of
 from gyrograd.regularizers.teachers import Teacher, check_classes, teacher_from
 from gyrograd.types import Images, Labels, Model, PerExample, Seed
@@ -64,8 +64,7 @@ class Adversarial:
         object.__setattr__(self, "teacher", teacher_from(self.teacher))
         if not 0 < self.temperature < float("inf"):
             raise UserError(f"temperature is {self.temperature}; give a finite number above 0, such as 2.")
-        if not 0 < self.eps < float("inf"):
-            raise UserError(f"eps is {self.eps}; give a finite radius above 0, such as 8 / 255.")
+        check_radius(self.eps, self.norm)
         _ = self.attack  # its own settings are checked there
 
     @property

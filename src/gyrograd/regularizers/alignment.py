@@ -13,10 +13,12 @@ from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.numerics.similarity import cosine_distance, l2_distance
 from gyrograd.registry import register
+from gyrograd.regularizers.inner import check_radius
 from gyrograd.regularizers.passes import (
     auxiliary_pass,
     check_batch,
     check_choices,
+    check_not_compiled,
     fresh_keys,
     input_scale,
     score_of,
@@ -71,6 +73,7 @@ class L2Cosine:
         self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None, clean: Inputs | None = None
     ) -> dict[str, PerExample]:
         """The weighted terms by name, without those of weight 0. `clean`: the pixel gradient at x, if known."""
+        check_not_compiled(model)
         check_batch(model, x)
         if clean is not None and clean.shape != x.shape:
             raise UserError(
@@ -109,6 +112,8 @@ class L2Cosine:
 
     def moved(self, x: Inputs, keys: Tensor, draw: int = 0) -> Inputs:
         """x plus noise, uniform in [-eps, eps] and not clipped."""
+        if x.dim() == 4:  # tables and series have ranges of their own
+            check_radius(self.eps)
         # One stream per draw: a larger number of draws includes those of a smaller one.
         noise = random.uniform(keys, tuple(x.shape[1:]), stream=draw, dtype=x.dtype)
         return (x + self.eps * (2 * noise - 1)).detach()

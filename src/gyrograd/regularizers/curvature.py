@@ -17,6 +17,7 @@ from gyrograd.regularizers.passes import (
     auxiliary_pass,
     check_batch,
     check_choices,
+    check_not_compiled,
     fresh_keys,
     score_of,
     seen_in,
@@ -68,6 +69,7 @@ class Hessian:
         check_counts(draws=self.draws)
 
     def __call__(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> PerExample:
+        check_not_compiled(model)
         check_batch(model, x)
         keys = fresh_keys(seed, x)
         penalty = self._norm(model, x, y, keys, self.batchnorm, graph=True)
@@ -125,6 +127,7 @@ class Ssr:
             raise UserError(f"scale is {self.scale}; give a finite factor above 0, such as 1.")
 
     def __call__(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> PerExample:  # noqa: ARG002
+        check_not_compiled(model)
         check_batch(model, x)
         there, u = seen_in(model, x, self.space)
         with auxiliary_pass(model, self.batchnorm):

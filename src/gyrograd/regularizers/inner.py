@@ -53,10 +53,17 @@ def random_start(x: Images, eps: float, keys: Keys) -> Images:
     return x + Box().cut(x, first_delta(x, "random", Linf(eps), keys))
 
 
-def check_inner(eps: float, steps: int, step_size: float | None) -> None:
-    """Refuse a radius or step size of 0, and less than one step."""
+def check_radius(eps: float, norm: str = "linf") -> None:
+    """Refuse a radius of 0, and one larger than the range of pixels, such as 8 for 8 / 255."""
     if not 0 < eps < float("inf"):
         raise UserError(f"eps is {eps}; give a finite radius above 0, such as 8 / 255.")
+    if eps > 1 and norm == "linf":
+        raise UserError(f"eps is {eps:g} and pixels lie in [0, 1]; write eps={eps:g} / 255.")
+
+
+def check_inner(eps: float, steps: int, step_size: float | None) -> None:
+    """Refuse a wrong radius, a step size of 0, and less than one step."""
+    check_radius(eps)
     check_counts(steps=steps)
     if step_size is not None and not 0 < step_size < float("inf"):
         raise UserError(f"step_size is {step_size}; give a length above 0 in pixel units, such as 2 / 255.")

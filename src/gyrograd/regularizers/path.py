@@ -13,7 +13,14 @@ from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.registry import register
 from gyrograd.regularizers.inner import ascend, check_inner
-from gyrograd.regularizers.passes import auxiliary_pass, check_batch, check_choices, fresh_keys, score_of
+from gyrograd.regularizers.passes import (
+    auxiliary_pass,
+    check_batch,
+    check_choices,
+    check_not_compiled,
+    fresh_keys,
+    score_of,
+)
 from gyrograd.types import Images, Labels, Model, PerExample, Seed
 
 
@@ -57,6 +64,7 @@ class IgNorm:
                 raise UserError(f"{name} is {getattr(self, name)}; give a path at least 1 point.")
 
     def __call__(self, model: Model, x: Images, y: Labels, *, seed: Seed | None = None) -> PerExample:
+        check_not_compiled(model)
         check_batch(model, x)
         found = self.images(model, x, y, seed=seed)
         with auxiliary_pass(model, self.batchnorm):

@@ -23,6 +23,7 @@ from gyrograd.regularizers.passes import (
     auxiliary_pass,
     check_batch,
     check_choices,
+    check_not_compiled,
     fresh_keys,
     input_scale,
     may_look_at,
@@ -91,6 +92,7 @@ class Iga:
 
     def terms(self, model: Model, x: Images, y: Labels, *, seed: Seed | None = None) -> dict[str, PerExample]:
         """The loss at the found images, and the weighted triplet."""
+        check_not_compiled(model)
         check_batch(model, x)
         found = self.images(model, x, y, seed=seed)
         with auxiliary_pass(model, self.batchnorm):

@@ -20,6 +20,7 @@ from gyrograd.errors import UserError
 from gyrograd.numerics import random
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.random import Keys
+from gyrograd.numerics.second_order import single
 from gyrograd.training.objective import Objective
 from gyrograd.training.processes import Group
 from gyrograd.training.settings import TrainSettings
@@ -155,6 +156,10 @@ def check_fit(
         raise UserError(
             f"cutout is {settings.cutout}, larger than the images of {data.name}; give a smaller square."
         )
+    if not any(weight.requires_grad for weight in model.parameters()):
+        raise UserError(
+            "The model has no weights that learn; unfreeze some (requires_grad_) before training."
+        )
     if len(data.classes) < 2:
         raise UserError(f"{data.name} has one class, {data.classes[0]!r}; training needs at least two.")
     if test is not None and test.classes != data.classes:
@@ -230,22 +235,24 @@ def _one_cycle(step: int, steps: int) -> float:
 class Average:
     """An exponential moving average of the weights, with the buffers of the model.
 
-    The decay is at most (1 + n) / (10 + n) at step n, so that the initial weights are soon forgotten.
+    The decay is at most (1 + n) / (10 + n) at step n, so that the initial weights are soon forgotten. Weights in half
+    precision are averaged in single: a step of 1 - decay would be lost in their rounding.
     """
 
     def __init__(self, model: Model, decay: float | int) -> None:
         self.decay = decay
-        self.values = {key: value.detach().clone() for key, value in model.state_dict().items()}
+        self.values = {key: single(value.detach().clone()) for key, value in model.state_dict().items()}
 
     @torch.no_grad()
     def update(self, model: Model, step: int) -> None:
         """Move towards the weights after this step."""
         share = 1 - min(self.decay, (1 + step) / (10 + step))
         now = model.state_dict()
-        learnt = [name for name, _ in model.named_parameters()]
+        # With every name of a weight that two layers share: `give_to` loads them all, and the last one wins.
+        learnt = [name for name, _ in model.named_parameters(remove_duplicate=False)]
         kept = sorted(now.keys() - set(learnt))
         # One kernel each instead of one per tensor: their launches would take longer than a small net's step.
-        torch._foreach_lerp_([self.values[k] for k in learnt], [now[k] for k in learnt], share)
+        torch._foreach_lerp_([self.values[k] for k in learnt], [single(now[k]) for k in learnt], share)
         if kept:
             torch._foreach_copy_([self.values[k] for k in kept], [now[k] for k in kept])
 
@@ -297,6 +304,8 @@ class TrainingProgress:
     """The best epoch, if accuracy is measured."""
     best_weights: Average | None = None
     """Weights of the best epoch, until they are in a file of their own."""
+    seconds: float = 0.0
+    """Time spent on this epoch so far, over all the runs that an interruption split it into."""
     ended: bool = False
     """True if `on_epoch` ended the run before its last epoch."""
 

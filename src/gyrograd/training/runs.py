@@ -25,6 +25,7 @@ from gyrograd.data import Dataset, batches
 from gyrograd.errors import UserError, check_name
 from gyrograd.models import save, spec_of
 from gyrograd.numerics.modes import eval_mode
+from gyrograd.progress import WORTH_A_LINE_S, duration_in_words
 from gyrograd.records import os_error_as_user_error, replace_file
 from gyrograd.training import snapshots
 from gyrograd.training.building import datasets, model_for
@@ -50,6 +51,8 @@ OnEpoch = Callable[[EpochEntry, Model], bool | None]
 """Called with an epoch's log entry and the model as it would be saved; returning True ends the run."""
 LOOK_EVERY = 50
 """Steps between two reads of the losses, each of which waits for the device."""
+LOOK_SECONDS = 5.0
+"""If steps are slow, seconds between two reads."""
 SYNC_EVERY = 10
 """Steps between exchanges of stop signals among processes; few, because torchrun waits only 30 s."""
 PAUSE = 50
@@ -171,12 +174,13 @@ def _fit(
         run.scalars(progress) as scalars,
     ):
         while progress.epoch < epochs and not progress.ended:
-            started = time.monotonic()
+            started, looked = time.monotonic() - progress.seconds, time.monotonic()
             for number, losses, images in run.loop.epoch(progress.epoch, progress.batch):
                 progress.add(losses, images)
+                progress.seconds = time.monotonic() - started
                 last = progress.batch == steps
-                if last or (number + 1) % LOOK_EVERY == 0:
-                    means = run.check_losses(progress)
+                if last or (number + 1) % LOOK_EVERY == 0 or time.monotonic() - looked >= LOOK_SECONDS:
+                    means, looked = run.check_losses(progress), time.monotonic()
                     if show is not None:
                         show(number + 1, progress.epoch, means)
                 run.keep(progress, request, last=last)
@@ -334,7 +338,7 @@ class TrainingRun:
             ends = self.on_epoch is not None and bool(self.on_epoch(entry, loop.model))
         progress.history.append(entry)
         progress.epoch, progress.batch, progress.ended = epoch, 0, ends
-        progress.names, progress.sums, progress.seen = [], None, 0
+        progress.names, progress.sums, progress.seen, progress.seconds = [], None, 0, 0.0
         if self.folder is not None:
             # Write all files, or only the log if `checkpoint_epochs` lets the others wait.
             may = self.written.may_write()
@@ -410,8 +414,8 @@ class TrainingRun:
         where = f"epoch {progress.epoch + 1}, step {progress.batch}"
         kept = "; without a folder nothing of it is kept."
         if self.out is not None:
-            kept = f", which is in {self.out / snapshots.NAME}; run it again to go on."
-        raise Stopped(f"Training was asked to stop in {where}{kept}", number)
+            kept = f"; the checkpoint is {self.out / snapshots.NAME}: run it again to resume."
+        raise Stopped(f"Training was stopped in {where}{kept}", number)
 
     def _divergence_message(self, progress: TrainingProgress, losses: dict[str, float]) -> str:
         """The error message: what happened, which checkpoint is left, what to try."""
@@ -476,9 +480,12 @@ def stop_requests() -> Iterator[Request]:
 def bar(
     steps: int, epochs: int, *, shown: bool
 ) -> Iterator[Callable[[int, int, Mapping[str, float]], None] | None]:
-    """A bar, called with step, epoch and losses; None in logs, pipes and tests."""
-    if not (shown and sys.stderr.isatty()):
+    """A bar, called with step, epoch and losses; outside a terminal one line with the time left, if it is long."""
+    if not shown:
         yield None
+        return
+    if not sys.stderr.isatty():
+        yield _line_once(steps)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -492,6 +499,29 @@ def bar(
             progress.update(task, completed=step, description=f"epoch {epoch + 1}/{epochs}  {parts}")
 
         yield show
+
+
+def _line_once(steps: int) -> Callable[[int, int, Mapping[str, float]], None]:
+    """Prints the time left, once, as soon as two calls tell the pace."""
+    first: list[tuple[int, float]] = []
+    printed = False
+
+    def show(step: int, epoch: int, losses: Mapping[str, float]) -> None:  # noqa: ARG001
+        nonlocal printed
+        if not first:
+            first.append((step, time.monotonic()))
+            return
+        (begun, when), now = first[0], time.monotonic()
+        left = (steps - step) * (now - when) / (step - begun)
+        if not printed and left > WORTH_A_LINE_S and now - when >= LOOK_SECONDS:
+            printed = True
+            print(
+                f"gyrograd: training: about {duration_in_words(left)} on this machine.",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    return show
 
 
 def read_log(out: Path | str) -> list[EpochEntry]:

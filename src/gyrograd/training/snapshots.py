@@ -78,6 +78,7 @@ def take(
         "settings": as_tree(settings),
         "data": data,
         "optimizer": rest,
+        "seconds": progress.seconds,
         **{key: getattr(progress, key) for key in _PROGRESS},
     }
     on_cpu = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in tensors.items()}
@@ -137,7 +138,7 @@ def check_same_settings(path: Path, here: Mapping[str, Any], there: Mapping[str,
         key, mine, its = difference
         raise UserError(
             f"{path} belongs to another run: {key} is {_text(mine)} here and {_text(its)} there; give the same, "
-            "another folder (--out), or --resume changed to go on all the same."
+            "another folder (--out), or --resume changed to resume regardless."
         )
 
 
@@ -165,6 +166,7 @@ def restore(
         sums = snapshot.tensors.get("sums")
         device = next(model.parameters()).device
         kept = {key: snapshot.note[key] for key in _PROGRESS}
+        kept["seconds"] = snapshot.note.get("seconds", 0.0)  # older checkpoints have none
         best = _below(snapshot, "best.")
         progress = TrainingProgress(**kept, sums=None if sums is None else sums.to(device))
         if best:

@@ -7,6 +7,8 @@ Gain and cost of each part: results/frontier.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -92,15 +94,38 @@ class Steady:
         self.average.update(self.model, self.steps)
         self.average.give_to(self.model)
 
-    def _begin(self, x: Inputs, y: Labels) -> None:
+    def state_dict(self) -> dict[str, Any]:
+        """Steps and averaged weights so far; save it with your model and optimizer to resume the loop later."""
+        average = None if self.average is None else self.average.values
+        return {"steps": self.steps, "curvature": "hessian" in self.objective.terms, "average": average}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from `state_dict()`; call it after the model has its own weights again."""
+        if state["average"] is None:
+            return
         self.average = Average(self.model, self.settings.ema)
+        for name, value in self.average.values.items():
+            value.copy_(state["average"][name])
+        self.steps = state["steps"]
+        if not state["curvature"]:
+            self._leave_out_curvature()
+
+    def _begin(self, x: Inputs, y: Labels) -> None:
+        if not any(weight.requires_grad for weight in self.model.parameters()):
+            raise UserError(
+                "The model has no weights that learn; unfreeze some (requires_grad_) before training."
+            )
         rows = self.objective.fewest_rows(len(x))
         why = without_curvature(self.model, x[:rows], y[:rows]) if "hessian" in self.settings.terms else None
         if why is not None:
             words = f"steady: the curvature penalty is left out ({why}); curvature=0 leaves it out without a warning."
             warnings.warn(words, stacklevel=3)
-            eps = self.settings.terms["adversarial"]["eps"]
-            self.objective = objective_of(settings_from(steady_settings(eps, 0.0)))
+            self._leave_out_curvature()
+        self.average = Average(self.model, self.settings.ema)
+
+    def _leave_out_curvature(self) -> None:
+        eps = self.settings.terms["adversarial"]["eps"]
+        self.objective = objective_of(settings_from(steady_settings(eps, 0.0)))
 
 
 def without_curvature(model: Model, x: Inputs, y: Labels) -> str | None:
@@ -109,7 +134,9 @@ def without_curvature(model: Model, x: Inputs, y: Labels) -> str | None:
     It is tried on these rows as in training: with gradients to every weight, in training mode.
     """
     weights = [weight for weight in model.parameters() if weight.requires_grad]
-    before, devices = model.training, [x.device] if x.device.type == "cuda" else []
+    devices = [x.device] if x.device.type == "cuda" else []
+    # Layer by layer: a user may have frozen some, such as batch normalisation, in evaluation mode.
+    flags = [(module, module.training) for module in model.modules()]
     try:
         with torch.random.fork_rng(devices=devices), torch.enable_grad():
             penalty = Hessian()(model.train(), x, y, seed=0).sum()
@@ -117,9 +144,12 @@ def without_curvature(model: Model, x: Inputs, y: Labels) -> str | None:
     except torch.OutOfMemoryError:
         return "it does not fit into the device's memory; a smaller batch_size may"
     except UserError as wrong:
-        return "the net is piecewise linear, as with ReLU" if "piecewise linear" in str(wrong) else str(wrong)
+        if "piecewise linear" not in str(wrong):
+            raise  # of the images, the labels or the model
+        return "the net is piecewise linear, as with ReLU"
     except (RuntimeError, NotImplementedError) as wrong:
         return f"the net has no second derivative: {str(wrong).partition(chr(10))[0]}"
     finally:
-        model.train(before)
+        for module, training in flags:
+            module.training = training
     return None

@@ -157,9 +157,11 @@ class Selection:
             )
         point = next(point for point in self.points if point.name == self.chosen)
         rps, accuracy = (interval_text(one, "+.3f") for one in (point.rps_change, point.accuracy_change))
+        gains = point.rps_change is not None and point.rps_change.low > 0
+        doubt = "" if gains else " It is not significantly steadier than cross-entropy."
         return (
             f"Chosen: {point.name}, the highest Grad RPS within {self.limit:g} of cross-entropy's accuracy "
-            f"(RPS {rps}, accuracy {accuracy} against it)."
+            f"(RPS {rps}, accuracy {accuracy} against it).{doubt}"
         )
 
     def table(self) -> Table:
@@ -194,7 +196,8 @@ class Selection:
 
     def _mark(self, point: Point, first: bool) -> str:
         if point.failure:
-            return f"failed: {point.failure}"
+            # Without the advice on how to resume, which is for a run of its own; sweep.json has all of it.
+            return f"failed: {point.failure.partition(';')[0]}"
         if first:
             return "reference"
         if point.name == self.chosen:
