@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gyrograd.attributions import predict
 from gyrograd.audit import identity
@@ -58,9 +58,9 @@ from gyrograd.measurement.run import data_hash, model_hash
 from gyrograd.measurement.workers import ProcessesIfLong
 from gyrograd.models import logits_of
 from gyrograd.models.class_names import class_names
-from gyrograd.models.opening import UNTRAINED
+from gyrograd.models.opening import UNTRAINED, check_model
 from gyrograd.models.opening import notes as model_notes
-from gyrograd.numerics.checks import check_images, check_target, class_indices, try_model
+from gyrograd.numerics.checks import TRIAL_ROWS, check_images, check_target, class_indices
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.statistics import Stat, paired_difference
 from gyrograd.occupancy import exclusive_folder
@@ -80,6 +80,8 @@ SHARD_NUMBERS = 1 << 25
 """Most pixel values per shard, whose images are in memory at once: 128 MB, about 200 images of 224 pixels."""
 MIN_IMAGES_FOR_CI = 10
 """With fewer images a bootstrap interval is far too narrow: with two it is just their range."""
+DARK = 2 / 255
+"""No photograph is darker throughout, but one that was divided by 255 twice is."""
 ALWAYS = {"random_perturbation_similarity", "insertion", "deletion", "adversarial_insertion"}
 """Metrics that every audit measures; naming them has no effect."""
 
@@ -147,6 +149,12 @@ def audit(
     >>> card.summary().splitlines()[3]
     'Verdict: unsafe'
     """
+    if not isinstance(model, nn.Module):
+        raise UserError(
+            f"The model is a {type(model).__name__}; give an nn.Module, such as gyrograd.load(NAME) returns."
+        )
+    if torch.is_inference_mode_enabled():
+        raise UserError("Nothing has a gradient inside torch.inference_mode(); call the audit outside of it.")
     if isinstance(images, Tensor) and images.dim() in FORMS:
         return audit_features(
             model, images, labels, preset=preset, methods=methods, attacks=attacks, metrics=metrics, eps=eps, out=out,
@@ -161,12 +169,13 @@ def audit(
     if chosen.precision is not None:
         chosen = replace(chosen, attacked_images=max(1, len(images)))
     inputs = _inputs(model, images, labels, classes, names, index, model_name, data_name, chosen, seed)
+    model = inputs.model
     x, target, _ = inputs.rows(inputs.sample.index[:1])
     tried, left_out = methods_of(methods, chosen, model, x, target, max_batch=inputs.max_batch)
     settings = {
         "preset": preset if isinstance(preset, str) else "own",
         "left_out": left_out,
-        "notes": [*notes, *_warnings(len(inputs.sample.x), chosen)],
+        "notes": [*dict.fromkeys([*notes, *model_notes(model)]), *_warnings(inputs.sample.x, chosen)],
     }
     card_of = partial(_card, inputs, tried, settings, command, started)
     place = None if out is None else Path(out)
@@ -251,13 +260,16 @@ def shard_of(preset: Preset, shape: Sequence[int], at_once: int = 1) -> int:
     return max(preset.shard, min(most, max(images // MOST_SHARDS, full)))
 
 
-def _warnings(n: int, preset: Preset) -> list[str]:
+def _warnings(x: Tensor | Streamed, preset: Preset) -> list[str]:
+    n, brightest = len(x), 1.0 if isinstance(x, Streamed) else float(x.max())
+    dark = f"No pixel is above {brightest:.2g}: images look so if they were divided by 255 twice."
     few = (
         f"{n} image{'s are' if n > 1 else ' is'} few: intervals over fewer than {MIN_IMAGES_FOR_CI} are too narrow to "
         "go by."
     )
     brief = "A search this short shows that a map moves, not that it holds: --preset quick searches longer."
     return [
+        *([dark] if brightest < DARK else []),
         *([few] if n < MIN_IMAGES_FOR_CI else []),
         *([brief] if preset.is_brief else []),
         f"No number under attack is a guarantee: the searches took {searched(preset)}, and longer ones (--steps) can "
@@ -283,6 +295,20 @@ def _image_alone_note(table: Table, methods: Sequence[Method]) -> str | None:
         "Insertion rewards pixels that stand out, whatever the model: their order by distance from the colour of an "
         f"empty image reaches {found['value']:.3f} [{found['low']:.3f}, {found['high']:.3f}]. Not measurably above it: "
         f"{', '.join(below)}."
+    )
+
+
+def _guessing_note(accuracy: Stat | None, classes: int) -> str | None:
+    """Says that the model recognises nothing, which is rarely its fault."""
+    if accuracy is None or accuracy["value"] is None:
+        return None
+    # With few images the lower bound is often zero.
+    bound = accuracy["low"] if (accuracy["n"] or 0) >= MIN_IMAGES_FOR_CI else accuracy["value"]
+    if bound is None or bound > 1 / classes:
+        return None
+    return (
+        f"Accuracy is not measurably above guessing (1 of {classes} classes): check the labels, the order of the "
+        "classes and the normalisation. Each map explains the labelled class."
     )
 
 
@@ -366,6 +392,9 @@ def _card(
     correct = table.of(method=MODEL, metric="correct")
     with torch.no_grad(), eval_mode(inputs.model):
         classes = inputs.model(inputs.rows(inputs.sample.index[:1])[0]).shape[1]
+    accuracy = stat(correct) if inputs.labelled else None
+    if guessing := _guessing_note(accuracy, classes):
+        settings = settings | {"notes": [guessing, *settings["notes"]]}
     explained = "label" if inputs.labelled else "prediction"
     decided = asdict(preset) | {"seed": inputs.seed, "explained": explained}
     document: AuditCard = {
@@ -390,7 +419,7 @@ def _card(
         },
         "settings": settings | json.loads(json.dumps(decided, default=repr)),
         "complete": complete,
-        "accuracy": stat(correct) if inputs.labelled else None,
+        "accuracy": accuracy,
         "verdict": found.verdict,
         "columns": card_columns(preset),
         "methods": [
@@ -470,16 +499,16 @@ def _inputs(
     else:
         pixels = images
     if isinstance(pixels, Streamed):
-        first = pixels.to("cpu").to(torch.float32)[:1]
+        few = pixels.to("cpu").to(torch.float32)[:TRIAL_ROWS]
     else:
         check_images(pixels)
-        pixels, first = pixels.detach(), pixels[:1].detach()
-    weight = next((p for p in model.parameters() if p.is_floating_point()), first)
-    x, first = pixels.to(weight.dtype), first.to(weight)
-    try_model(model, first)
+        pixels, few = pixels.detach(), pixels[:TRIAL_ROWS].detach()
+    weight = next((p for p in model.parameters() if p.is_floating_point()), few)
+    max_batch = rows_per_pass(weight.device, few[0].numel())
+    x, few = pixels.to(weight.dtype), few[:max_batch].to(weight)
+    model = check_model(model, few)
     with torch.no_grad(), eval_mode(model):
-        logits = logits_of(model, first)
-    max_batch = rows_per_pass(weight.device, first[0].numel())
+        logits = logits_of(model, few[:1])
     if labels is None:
         target = torch.cat([predict(model, part.to(weight.device)).cpu() for part in x.split(max_batch)])
     else:

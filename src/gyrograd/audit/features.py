@@ -154,10 +154,12 @@ def audit_features(
         raise UserError(
             "A Preset is for audits of images; for tables, series and volumes give quick, standard or thorough."
         )
-    _check_asked(x, preset, eps, features, of_images)
+    _check_asked(x, eps, features, of_images)
     d = x[0].numel()
     names = None if x.dim() != 2 else tuple(map(str, features or (f"feature {i}" for i in range(d))))
     standard, sample = _standardize(model, x, labels)
+    # After the model was tried, which tells one image without a batch axis from a series.
+    check_name("preset", preset, DEPTHS)
     usual_steps, mean_steps, most = DEPTHS[preset]
     if steps is None:
         steps = usual_steps
@@ -231,9 +233,7 @@ def audit_features(
     return card
 
 
-def _check_asked(
-    x: Inputs, preset: str, eps: float, features: Sequence[str] | None, of_images: Mapping[str, Any]
-) -> None:
+def _check_asked(x: Inputs, eps: float, features: Sequence[str] | None, of_images: Mapping[str, Any]) -> None:
     """Refuse unsupported settings and invalid inputs before any computation."""
     for name, value in of_images.items():
         if value is not None and value is not False:
@@ -242,7 +242,6 @@ def _check_asked(
                 f"An audit of tables, series and volumes has no setting '{name}': {did_you_mean(name, known)}"
             )
     check_inputs(x)
-    check_name("preset", preset, DEPTHS)
     if not 0 < eps < 100:
         raise UserError(f"eps is {eps}; give a radius in standard deviations of the features, such as 0.1.")
     if len(x) < 2:

@@ -46,7 +46,8 @@ REMEDIES = {
     "constant_map": "Look at the maps; use another method (--methods).",
     "calm_but_empty": "Use another method (--methods): this one holds still without ranking pixels better than chance.",
     "ignores_model": "Use another method (--methods), or quote this similarity beside every number of this one.",
-    "saturated": "Compare methods by the top pixels kept, which do not go by probabilities.",
+    "saturated": "Compare methods by the top pixels kept, which do not depend on probabilities.",
+    "training_mode": "Call model.eval() if a method is your own; the audit used eval mode for everything else.",
 }
 """What to do about a flag, in terms of the audit's options; other flags keep the advice of their check."""
 SATURATED = (
