@@ -616,6 +616,7 @@ def test_the_model_is_left_as_it_was() -> None:
         ({"index": [0, 0, 1]}, "2 different numbers for 3 images"),
         ({"labels": torch.tensor([0, 1, 7])}, "classes 0 to 7"),
         ({"images": torch.zeros(3, 3, 10, 10, dtype=torch.uint8)}, "x.float() / 255"),
+        ({"classes": ["cat", "dog"]}, "2 names of classes and the model has 3; give one for each"),
         (
             {"images": torch.rand(3, 10, 10).double(), "preset": "glance"},
             "without a batch axis; give x[None]",

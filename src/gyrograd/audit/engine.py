@@ -524,6 +524,10 @@ def _inputs(
         raise UserError(f"There are {len(names)} names for {len(x)} images; give one for each.")
     if classes is None:
         classes = class_names(model, logits.shape[1], of_data)
+    elif len(classes) != logits.shape[1]:
+        raise UserError(
+            f"There are {len(classes)} names of classes and the model has {logits.shape[1]}; give one for each."
+        )
     x = x.to("cpu")
     sample = Sample(x, target, places)
     return AuditInputs(
