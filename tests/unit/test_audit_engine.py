@@ -17,7 +17,7 @@ from small_audits import CLASSES, SMALL, small_images, small_net
 from torch import Tensor, nn
 
 import gyrograd as gg
-from gyrograd.audit import Card, audit
+from gyrograd.audit import Card, audit, engine
 from gyrograd.audit.methods import Method
 from gyrograd.audit.pictures import Damage, damages
 from gyrograd.audit.plane import choice
@@ -513,9 +513,10 @@ def test_a_module_that_returns_probabilities_is_audited_by_their_logarithms() ->
     x, y = small_images(3)
     card = audit(Ending(lambda z: z.softmax(1)), x, y, preset=FEW)
     plain = audit(small_net(), x, y, preset=FEW)
+    assert card.document["model"]["description"].startswith("Ending, ")
     torch.testing.assert_close(*(column(one, "gradient", "insertion[2]") for one in (card, plain)))
     assert any("The model returns probabilities" in note for note in card.document["settings"]["notes"])
-    with pytest.raises(UserError, match="one number per image"):
+    with pytest.raises(UserError, match="one number per example"):
         audit(Ending(lambda z: z[:, :1]), x, y * 0, preset=FEW)
 
 
@@ -735,6 +736,8 @@ def test_auto_gives_every_method_a_steady_radius_and_the_verdict_begins_with_the
     )
     assert card.grade == used["grade"]
     assert "steady_radius" in [each["key"] for each in card.document["columns"]]
+    said = any("Nothing was attacked below 32/255" in note for note in card.document["settings"]["notes"])
+    assert said == any(found["value"] < 32 for found in radii.values())
     lines = card.document["curves"]["eps"]["lines"]
     assert [line["method"] for line in lines if line["label"] == "attack"] == [*radii]
     attack, model, seeds = (
@@ -749,6 +752,14 @@ def test_auto_gives_every_method_a_steady_radius_and_the_verdict_begins_with_the
         model, gg.attribution("gradient"), x[:4], gg.predict(model, x[:4]), seed=seeds, begin=hits[1].x
     )
     torch.testing.assert_close(column(card, "gradient under auto on cosine", "cosine[0]"), then.value)
+
+
+def test_a_steady_radius_below_every_attack_is_called_an_estimate() -> None:
+    preset = replace(SMALL, attacks=("auto",), eps=8 / 255, curve=(4 / 255,))
+    columns = {"steady_radius": {"value": 4.0, "low": 3.0, "high": 5.0, "n": 4}}
+    assert engine._extrapolated_note({"gradient": columns, "lrp": {"steady_radius": None}}, preset) is None
+    columns["steady_radius"]["value"] = 3.9
+    assert "Nothing was attacked below 4/255" in str(engine._extrapolated_note({"gradient": columns}, preset))
 
 
 def test_a_row_of_an_attack_is_the_attack_on_that_image() -> None:

@@ -247,7 +247,9 @@ def test_shapes_that_are_easily_mistaken_are_named(x):
 
 
 def test_what_cannot_be_shown_is_told_in_a_sentence(x):
-    with pytest.raises(gg.UserError, match="NaN or infinite values, so a picture would look like an empty map"):
+    with pytest.raises(
+        gg.UserError, match="NaN or infinite values, so a picture would look like an empty map"
+    ):
         gg.show(x, x / 0)
     for wrong, why in (
         ({"x": x}, "no maps to show"),

@@ -47,7 +47,7 @@ from gyrograd.audit.table import (
     steady_radius,
 )
 from gyrograd.audit.theorems import promises
-from gyrograd.audit.verdict import NOT_JUDGED, Grade, grade_of, sentences
+from gyrograd.audit.verdict import MIN_IMAGES_FOR_CI, NOT_JUDGED, Grade, grade_of, guessing_note, sentences
 from gyrograd.data.dataset import Dataset
 from gyrograd.data.opening import is_labelled
 from gyrograd.data.streamed import Streamed
@@ -63,6 +63,7 @@ from gyrograd.models.opening import notes as model_notes
 from gyrograd.numerics.checks import TRIAL_ROWS, check_images, check_target, class_indices
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.statistics import Stat, paired_difference
+from gyrograd.numerics.wording import eps_text
 from gyrograd.occupancy import exclusive_folder
 from gyrograd.registry import lookup
 from gyrograd.reporting.schema import SCHEMA, AuditCard, CardFlag, Verdict
@@ -78,8 +79,6 @@ MOST_SHARDS, LARGEST_SHARD = 50, 1000
 """Most files per cell if there are many images, and most images per file: 50,000 images are 50 files."""
 SHARD_NUMBERS = 1 << 25
 """Most pixel values per shard, whose images are in memory at once: 128 MB, about 200 images of 224 pixels."""
-MIN_IMAGES_FOR_CI = 10
-"""With fewer images a bootstrap interval is far too narrow: with two it is just their range."""
 DARK = 2 / 255
 """No photograph is darker throughout, but one that was divided by 255 twice is."""
 ALWAYS = {"random_perturbation_similarity", "insertion", "deletion", "adversarial_insertion"}
@@ -298,17 +297,15 @@ def _image_alone_note(table: Table, methods: Sequence[Method]) -> str | None:
     )
 
 
-def _guessing_note(accuracy: Stat | None, classes: int) -> str | None:
-    """Says that the model recognises nothing, which is rarely its fault."""
-    if accuracy is None or accuracy["value"] is None:
-        return None
-    # With few images the lower bound is often zero.
-    bound = accuracy["low"] if (accuracy["n"] or 0) >= MIN_IMAGES_FOR_CI else accuracy["value"]
-    if bound is None or bound > 1 / classes:
+def _extrapolated_note(columns: Mapping[str, Mapping[str, Stat | None]], preset: Preset) -> str | None:
+    """Says which steady radii lie below every radius that was attacked."""
+    smallest = preset.radii[0]
+    radii = [stats.get(STEADY) for stats in columns.values()]
+    if not any(stat and (stat["value"] or 0.0) < 255 * smallest for stat in radii):
         return None
     return (
-        f"Accuracy is not measurably above guessing (1 of {classes} classes): check the labels, the order of the "
-        "classes and the normalisation. Each map explains the labelled class."
+        f"Nothing was attacked below {eps_text(smallest)}: a smaller steady radius lies on a line drawn from eps 0, "
+        "and its interval does not contain the error of that. --radii with smaller ones measures it."
     )
 
 
@@ -389,11 +386,13 @@ def _card(
         settings = settings | {"notes": [*settings["notes"], short]}
     if complete and (beaten := _image_alone_note(table, methods)):
         settings = settings | {"notes": [*settings["notes"], beaten]}
+    if has_radius(preset) and (estimated := _extrapolated_note(found.columns, preset)):
+        settings = settings | {"notes": [*settings["notes"], estimated]}
     correct = table.of(method=MODEL, metric="correct")
     with torch.no_grad(), eval_mode(inputs.model):
         classes = inputs.model(inputs.rows(inputs.sample.index[:1])[0]).shape[1]
     accuracy = stat(correct) if inputs.labelled else None
-    if guessing := _guessing_note(accuracy, classes):
+    if guessing := guessing_note(accuracy, classes):
         settings = settings | {"notes": [guessing, *settings["notes"]]}
     explained = "label" if inputs.labelled else "prediction"
     decided = asdict(preset) | {"seed": inputs.seed, "explained": explained}

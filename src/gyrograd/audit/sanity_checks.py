@@ -39,7 +39,8 @@ REMEDIES = {
     "beaten_by_noise": "Do not call this map steady: its derivative leads nowhere. " + LONGER,
     "beaten_by_squares": "Do not call this map steady: its derivative leads nowhere. " + LONGER,
     "search_misled": "Do not call this map steady: what was searched is not what is judged.",
-    "noise_beats_attack": LONGER + " The table has the worse of noise and attack already.",
+    "noise_beats_attack": LONGER
+    + " The table already has the worse of the two, counting the noise that keeps the predicted class.",
     "zero_derivative": "Nothing is claimed of this map under attack; judge by another method (--methods).",
     "relevance_lost": "Compare with the variant that loses none: --methods 'lrp(variant=conserving)'.",
     "same_map_everywhere": "Look at the maps of several classes; use another method (--methods) if they are all alike.",
