@@ -244,12 +244,12 @@ def _not_finite(logits: Logits) -> Flag | None:
 
 
 def _squashed(logits: Logits) -> Flag | None:
-    inside = (logits >= 0) & (logits <= 1)
+    low, high = logits.amin(), logits.amax()
     return _flag_if(
-        # All outputs of a model without an answer are equal.
-        bool(inside.all()) and not bool((logits == logits[0, 0]).all()),
+        # The logits of a net with random weights may all lie between 0 and 1, too, and are smaller.
+        bool((low >= 0) & (high >= 0.5) & (high <= 1)),
         "squashed",
-        "every output of the model lies between 0 and 1",
+        "every output of the model lies between 0 and 1, and one reaches 0.5",
         "The outputs lie between 0 and 1, as those of a sigmoid do, and are taken for logits: softmax makes them "
         "almost equal, so that probabilities, insertion and deletion are not those of the model.",
         "Return the values before the sigmoid.",
