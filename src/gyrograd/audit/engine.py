@@ -291,8 +291,9 @@ def _image_alone_note(table: Table, methods: Sequence[Method]) -> str | None:
     if not below or found is None:
         return None
     return (
-        "Insertion rewards pixels that stand out, whatever the model: their order by distance from the colour of an "
-        f"empty image reaches {found['value']:.3f} [{found['low']:.3f}, {found['high']:.3f}]. Not measurably above it: "
+        "Insertion rewards pixels that stand out, whatever the model made of them: an order made without the model, by "
+        f"how far each pixel is from the colour of the empty image, reaches {found['value']:.3f} "
+        f"[{found['low']:.3f}, {found['high']:.3f}]. Not measurably above it: "
         f"{', '.join(below)}."
     )
 
