@@ -587,6 +587,8 @@ def test_an_interruption_leaves_a_card_of_what_is_finished(
 def test_a_card_saves_itself_and_its_page(tmp_path: Path, card: Card) -> None:
     page = card.to_html(tmp_path / "page.html").read_text()
     assert card.document["verdict"]["sentences"][1].split(",")[0] in page
+    assert page.count('data-label="Insertion ↑, 7 images"') == 2  # a phone shows no header of the table
+    assert "± is half of the 95 % interval" in card.summary()
     assert {path.name for path in tmp_path.iterdir()} == {"page.html"}
 
 
