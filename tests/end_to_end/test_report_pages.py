@@ -119,8 +119,11 @@ def test_a_narrow_terminal_gets_whole_words_and_is_told_of_the_rest(house, gyrog
     told = out[out.index("Also on the page") :]
     assert "Deletion" in told
     assert "Steady under attack" not in told
+    assert "Unreliable, as the page explains: " in out
     monkeypatch.setenv("COLUMNS", "220")
-    assert "Also on the page" not in gyrograd("leaderboard", house)[1]
+    wide = gyrograd("leaderboard", house)[1]
+    assert "Also on the page" not in wide
+    assert "Unreliable, as" not in wide  # a column says so
 
 
 def test_compare_tells_in_short_what_only_one_audit_has_or_measured_otherwise(

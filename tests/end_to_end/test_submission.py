@@ -183,6 +183,15 @@ def test_a_broken_submission_is_one_sentence(folder, text, capsys):
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
+def test_code_is_refused_before_the_audit(tmp_path, capsys, monkeypatch):
+    (tmp_path / "net.py").write_text(
+        "import gyrograd as gg\n\ndef net():\n    return gg.load('cifar10/lenet-ce')\n"
+    )
+    monkeypatch.setattr("gyrograd.audit.audit", None)
+    assert main(["submit", f"{tmp_path}/net.py:net", "shapes", "--out", str(tmp_path / "out")]) == 2
+    assert "is code, which a submission cannot include" in capsys.readouterr().err
+
+
 def test_a_submission_that_names_code_is_not_opened(folder):
     document = json.loads((folder / "submission.json").read_text())
     for file in ("model.py", "../model.safetensors"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -15,7 +17,7 @@ from small_audits import CLASSES, SMALL, small_images, small_net
 from torch import Tensor, nn
 
 import gyrograd as gg
-from gyrograd.audit import Card, audit
+from gyrograd.audit import Card, audit, engine
 from gyrograd.audit.methods import Method
 from gyrograd.audit.pictures import Damage, damages
 from gyrograd.audit.plane import choice
@@ -495,6 +497,52 @@ def test_a_model_without_trained_weights_is_not_judged() -> None:
     assert all(row["grade"] is None and not row["recommended"] for row in card.document["methods"])
 
 
+class Ending(nn.Module):
+    """The small net with something behind its logits."""
+
+    def __init__(self, end: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.net, self.end = small_net(), end
+
+    def forward(self, x: Tensor) -> Any:
+        return self.end(self.net(x))
+
+
+def test_a_module_that_returns_probabilities_is_audited_by_their_logarithms() -> None:
+    """As on the command line: softmax of probabilities would flatten them."""
+    x, y = small_images(3)
+    card = audit(Ending(lambda z: z.softmax(1)), x, y, preset=FEW)
+    plain = audit(small_net(), x, y, preset=FEW)
+    assert card.document["model"]["description"].startswith("Ending, ")
+    torch.testing.assert_close(*(column(one, "gradient", "insertion[2]") for one in (card, plain)))
+    assert any("The model returns probabilities" in note for note in card.document["settings"]["notes"])
+    with pytest.raises(UserError, match="one number per example"):
+        audit(Ending(lambda z: z[:, :1]), x, y * 0, preset=FEW)
+
+
+def test_an_audit_without_gradients_says_why() -> None:
+    x, y = small_images(2)
+    with torch.inference_mode(), pytest.raises(UserError, match=r"inside torch.inference_mode\(\)"):
+        audit(small_net(), x, y, preset=FEW)
+    flat = Ending(lambda z: z.detach())
+    with pytest.raises(UserError, match="No method of the preset explains this model .gradient: "):
+        audit(flat, x, y, preset=FEW)
+
+
+def test_what_the_numbers_cannot_tell_is_a_note() -> None:
+    """Wrong labels, and images that were divided by 255 twice, change no formula and every number."""
+
+    def notes(x: Tensor, y: Tensor) -> str:
+        return " ".join(audit(small_net(), x, y, preset=FEW).document["settings"]["notes"])
+
+    x, _ = small_images(4)
+    right = gg.predict(small_net(), x)
+    assert "guessing" not in notes(x, right)
+    assert "Accuracy is not measurably above guessing (1 of 3 classes)" in notes(x, (right + 1) % CLASSES)
+    assert "divided by 255 twice" not in notes(x, right)
+    assert "No pixel is above 0.0039" in notes(x / 255, right)
+
+
 def test_images_and_classes_have_their_names() -> None:
     x, y = small_images(2)
     names = [f"class of {i}" for i in range(CLASSES)]
@@ -539,6 +587,8 @@ def test_an_interruption_leaves_a_card_of_what_is_finished(
 def test_a_card_saves_itself_and_its_page(tmp_path: Path, card: Card) -> None:
     page = card.to_html(tmp_path / "page.html").read_text()
     assert card.document["verdict"]["sentences"][1].split(",")[0] in page
+    assert page.count('data-label="Insertion ↑, 7 images"') == 2  # a phone shows no header of the table
+    assert "± is half of the 95 % interval" in card.summary()
     assert {path.name for path in tmp_path.iterdir()} == {"page.html"}
 
 
@@ -569,15 +619,39 @@ def test_the_model_is_left_as_it_was() -> None:
         ({"index": [0, 0, 1]}, "2 different numbers for 3 images"),
         ({"labels": torch.tensor([0, 1, 7])}, "classes 0 to 7"),
         ({"images": torch.zeros(3, 3, 10, 10, dtype=torch.uint8)}, "x.float() / 255"),
+        ({"classes": ["cat", "dog"]}, "2 names of classes and the model has 3; give one for each"),
+        (
+            {"images": torch.rand(3, 10, 10).double(), "preset": "glance"},
+            "without a batch axis; give x[None]",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_one_sentence(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
     x, y = small_images(3)
-    asked: dict[str, Any] = {"images": x, "labels": y, "preset": SMALL, "out": tmp_path / "out"} | change
+    usual = {"model": small_net(), "images": x, "labels": y, "preset": SMALL, "out": tmp_path / "out"}
+    asked: dict[str, Any] = usual | change
     with pytest.raises(UserError) as wrong:
-        audit(small_net(), **asked)
+        audit(**asked)
     assert sentence in str(wrong.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_what_has_the_wrong_type_is_one_sentence() -> None:
+    """In a process of its own, because the types of all calls are checked in this one."""
+    code = """
+import torch, gyrograd as gg
+x = torch.rand(2, 3, 8, 8)
+for model, settings in (("lenet", {}), (gg.model("lenet"), {"eps": "8/255"}), (gg.model("lenet"), {"steps": "many"})):
+    try:
+        gg.audit(model, x, **settings)
+    except gg.UserError as error:
+        print(error)
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    model, eps, steps = told.splitlines()
+    assert model.startswith("The model is a str; give an nn.Module")
+    assert eps == "eps is '8/255'; give a size in pixel units, such as 8 / 255."
+    assert steps.startswith("A setting of an audit has a value of the wrong type")
 
 
 def test_every_preset_can_be_built_and_names_only_what_exists() -> None:
@@ -664,6 +738,8 @@ def test_auto_gives_every_method_a_steady_radius_and_the_verdict_begins_with_the
     )
     assert card.grade == used["grade"]
     assert "steady_radius" in [each["key"] for each in card.document["columns"]]
+    said = any("Nothing was attacked below 32/255" in note for note in card.document["settings"]["notes"])
+    assert said == any(found["value"] < 32 for found in radii.values())
     lines = card.document["curves"]["eps"]["lines"]
     assert [line["method"] for line in lines if line["label"] == "attack"] == [*radii]
     attack, model, seeds = (
@@ -678,6 +754,14 @@ def test_auto_gives_every_method_a_steady_radius_and_the_verdict_begins_with_the
         model, gg.attribution("gradient"), x[:4], gg.predict(model, x[:4]), seed=seeds, begin=hits[1]
     )
     torch.testing.assert_close(column(card, "gradient under auto on cosine", "cosine[0]"), then.value)
+
+
+def test_a_steady_radius_below_every_attack_is_called_an_estimate() -> None:
+    preset = replace(SMALL, attacks=("auto",), eps=8 / 255, curve=(4 / 255,))
+    columns = {"steady_radius": {"value": 4.0, "low": 3.0, "high": 5.0, "n": 4}}
+    assert engine._extrapolated_note({"gradient": columns, "lrp": {"steady_radius": None}}, preset) is None
+    columns["steady_radius"]["value"] = 3.9
+    assert "Nothing was attacked below 4/255" in str(engine._extrapolated_note({"gradient": columns}, preset))
 
 
 def test_a_row_of_an_attack_is_the_attack_on_that_image() -> None:

@@ -102,6 +102,22 @@ def test_each_method_is_measured_until_it_is_known_well_enough_or_images_end(
     assert asked[-1] == {"wild": 100}
 
 
+def test_an_audit_of_single_images_to_a_precision_comes_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One and a half times one image is one image: `--preset glance --precision` never ended."""
+    monkeypatch.setattr("gyrograd.audit.precision.method_columns", lambda table, name, _: table.columns[name])
+    values = {"wild": np.random.default_rng(0).beta(0.3, 0.3, 40)}
+    looks: list[int] = []
+
+    def measured(limits: dict[str, int]) -> Any:
+        looks.append(limits["wild"])
+        assert looks == sorted(set(looks)), "the same images again"
+        return Kept(values, limits)
+
+    measure_until_precise(measured, ["wild"], range(40), preset_of("glance", precision=0.06))
+    assert looks[:4] == [1, 2, 3, 4]
+    assert looks[-1] == 40
+
+
 def test_an_audit_to_a_precision_says_if_its_images_did_not_suffice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

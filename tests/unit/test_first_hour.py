@@ -247,6 +247,10 @@ def test_shapes_that_are_easily_mistaken_are_named(x):
 
 
 def test_what_cannot_be_shown_is_told_in_a_sentence(x):
+    with pytest.raises(
+        gg.UserError, match="NaN or infinite values, so a picture would look like an empty map"
+    ):
+        gg.show(x, x / 0)
     for wrong, why in (
         ({"x": x}, "no maps to show"),
         ({"x": x, "maps": x[:1]}, "maps shaped like the images"),

@@ -255,6 +255,9 @@ WAYWARD = {
     "centred by the batch": (lambda net, x, z: z - z.mean(0), {"rows_depend"}),
     "told by the place": (lambda net, x, z: z + torch.arange(len(z))[:, None], {"rows_depend"}),
     "NaN": (nan_for_dark, {"not_finite"}),
+    "sigmoid": (lambda net, x, z: z.sigmoid(), {"squashed"}),
+    "small logits": (lambda net, x, z: 0.49 * z.sigmoid(), set()),
+    "log-softmax": (lambda net, x, z: z.log_softmax(1), set()),
     "steady": (lambda net, x, z: z, set()),
 }
 

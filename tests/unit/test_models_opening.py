@@ -23,6 +23,7 @@ from gyrograd.errors import UserError
 from gyrograd.explorer import open_stage
 from gyrograd.models import build, load_state, save, zoo
 from gyrograd.models.archives import content_of
+from gyrograd.models.assembly import NOT_NORMALIZED
 from gyrograd.models.opening import UNTRAINED, check_model, image_size, load, match_classes, notes, open_model
 from gyrograd.models.outputs import LogProbabilities, PickedLogits
 
@@ -120,7 +121,9 @@ def test_library_models_take_weights_and_say_when_they_have_none(tmp_path):
     x = torch.rand(2, 3, 32, 32)
     model = open_model("torchvision:squeezenet1_1", classes=4, weights=tmp_path / "w.pt")
     assert torch.equal(model(x), trained(x))
-    assert notes(model) == ()
+    assert notes(model) == (NOT_NORMALIZED,)
+    same = {"classes": 4, "weights": tmp_path / "w.pt"}
+    assert notes(open_model("torchvision:squeezenet1_1", normalize="imagenet", **same)) == ()
     bare = open_model("timm:test_resnet", classes=4)
     assert "no trained weights" in notes(check_model(bare, x))[0]
     assert image_size(bare) == 160

@@ -262,6 +262,20 @@ def test_an_audit_of_features_measures_only_what_its_folder_lacks(tmp_path, monk
     assert again.document["verdict"] == first.document["verdict"]
 
 
+def test_probabilities_of_a_table_become_logits_and_wrong_labels_are_noted():
+    x, net = drawn(6), net_for((6,))
+    model = nn.Sequential(net, nn.Softmax(1)).eval()
+    predicted = gg.predict(net, x)
+    card = gg.audit(model, x, predicted, methods=["gradient"], steps=1)
+    first, *_ = card.document["settings"]["notes"]
+    assert first.startswith("The model returns probabilities")
+    assert not any("guessing" in note for note in card.document["settings"]["notes"])
+    wrong = gg.audit(model, x, (predicted + 1) % 3, methods=["gradient"], steps=1)
+    assert "note: Accuracy is not measurably above guessing (1 of 3 classes)" in wrong.summary()
+    with pytest.raises(gg.UserError, match="one number per example"):
+        gg.audit(nn.Linear(6, 1).double(), x)
+
+
 def test_settings_that_an_audit_of_features_does_not_have_are_refused():
     x, model = drawn(6), net_for((6,))
     for changes, sentence in (
@@ -272,6 +286,7 @@ def test_settings_that_an_audit_of_features_does_not_have_are_refused():
         ({"preset": Preset(methods=("gradient",))}, "quick, standard or thorough"),
         ({"pointz": 3}, "has no setting 'pointz'"),
         ({"index": [1, 2, 3]}, "has no setting 'index'"),
+        ({"classes": ["one"]}, "1 names of classes and the model has 3"),
     ):
         with pytest.raises(gg.UserError, match=sentence):
             gg.audit(model, x, TARGET, **changes)

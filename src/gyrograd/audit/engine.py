@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gyrograd.attributions import predict
 from gyrograd.audit import identity
@@ -47,7 +47,7 @@ from gyrograd.audit.table import (
     steady_radius,
 )
 from gyrograd.audit.theorems import promises
-from gyrograd.audit.verdict import NOT_JUDGED, Grade, grade_of, sentences
+from gyrograd.audit.verdict import MIN_IMAGES_FOR_CI, NOT_JUDGED, Grade, grade_of, guessing_note, sentences
 from gyrograd.data.dataset import Dataset
 from gyrograd.data.opening import is_labelled
 from gyrograd.data.streamed import Streamed
@@ -58,11 +58,12 @@ from gyrograd.measurement.run import data_hash, model_hash
 from gyrograd.measurement.workers import ProcessesIfLong
 from gyrograd.models import logits_of
 from gyrograd.models.class_names import class_names
-from gyrograd.models.opening import UNTRAINED
+from gyrograd.models.opening import UNTRAINED, check_model
 from gyrograd.models.opening import notes as model_notes
-from gyrograd.numerics.checks import check_images, check_target, class_indices, try_model
+from gyrograd.numerics.checks import TRIAL_ROWS, check_images, check_target, class_indices
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.statistics import Stat, paired_difference
+from gyrograd.numerics.wording import eps_text
 from gyrograd.occupancy import exclusive_folder
 from gyrograd.registry import lookup
 from gyrograd.reporting.schema import SCHEMA, AuditCard, CardFlag, Verdict
@@ -78,8 +79,8 @@ MOST_SHARDS, LARGEST_SHARD = 50, 1000
 """Most files per cell if there are many images, and most images per file: 50,000 images are 50 files."""
 SHARD_NUMBERS = 1 << 25
 """Most pixel values per shard, whose images are in memory at once: 128 MB, about 200 images of 224 pixels."""
-MIN_IMAGES_FOR_CI = 10
-"""With fewer images a bootstrap interval is far too narrow: with two it is just their range."""
+DARK = 2 / 255
+"""No photograph is darker throughout, but one that was divided by 255 twice is."""
 ALWAYS = {"random_perturbation_similarity", "insertion", "deletion", "adversarial_insertion"}
 """Metrics that every audit measures; naming them has no effect."""
 
@@ -147,6 +148,12 @@ def audit(
     >>> card.summary().splitlines()[3]
     'Verdict: unsafe'
     """
+    if not isinstance(model, nn.Module):
+        raise UserError(
+            f"The model is a {type(model).__name__}; give an nn.Module, such as gyrograd.load(NAME) returns."
+        )
+    if torch.is_inference_mode_enabled():
+        raise UserError("Nothing has a gradient inside torch.inference_mode(); call the audit outside of it.")
     if isinstance(images, Tensor) and images.dim() in FORMS:
         return audit_features(
             model, images, labels, preset=preset, methods=methods, attacks=attacks, metrics=metrics, eps=eps, out=out,
@@ -161,12 +168,13 @@ def audit(
     if chosen.precision is not None:
         chosen = replace(chosen, attacked_images=max(1, len(images)))
     inputs = _inputs(model, images, labels, classes, names, index, model_name, data_name, chosen, seed)
+    model = inputs.model
     x, target, _ = inputs.rows(inputs.sample.index[:1])
     tried, left_out = methods_of(methods, chosen, model, x, target, max_batch=inputs.max_batch)
     settings = {
         "preset": preset if isinstance(preset, str) else "own",
         "left_out": left_out,
-        "notes": [*notes, *_warnings(len(inputs.sample.x), chosen)],
+        "notes": [*dict.fromkeys([*notes, *model_notes(model)]), *_warnings(inputs.sample.x, chosen)],
     }
     card_of = partial(_card, inputs, tried, settings, command, started)
     place = None if out is None else Path(out)
@@ -251,13 +259,16 @@ def shard_of(preset: Preset, shape: Sequence[int], at_once: int = 1) -> int:
     return max(preset.shard, min(most, max(images // MOST_SHARDS, full)))
 
 
-def _warnings(n: int, preset: Preset) -> list[str]:
+def _warnings(x: Tensor | Streamed, preset: Preset) -> list[str]:
+    n, brightest = len(x), 1.0 if isinstance(x, Streamed) else float(x.max())
+    dark = f"No pixel is above {brightest:.2g}: images look so if they were divided by 255 twice."
     few = (
         f"{n} image{'s are' if n > 1 else ' is'} few: intervals over fewer than {MIN_IMAGES_FOR_CI} are too narrow to "
         "go by."
     )
     brief = "A search this short shows that a map moves, not that it holds: --preset quick searches longer."
     return [
+        *([dark] if brightest < DARK else []),
         *([few] if n < MIN_IMAGES_FOR_CI else []),
         *([brief] if preset.is_brief else []),
         f"No number under attack is a guarantee: the searches took {searched(preset)}, and longer ones (--steps) can "
@@ -280,9 +291,22 @@ def _image_alone_note(table: Table, methods: Sequence[Method]) -> str | None:
     if not below or found is None:
         return None
     return (
-        "Insertion rewards pixels that stand out, whatever the model: their order by distance from the colour of an "
-        f"empty image reaches {found['value']:.3f} [{found['low']:.3f}, {found['high']:.3f}]. Not measurably above it: "
+        "Insertion rewards pixels that stand out, whatever the model made of them: an order made without the model, by "
+        f"how far each pixel is from the colour of the empty image, reaches {found['value']:.3f} "
+        f"[{found['low']:.3f}, {found['high']:.3f}]. Not measurably above it: "
         f"{', '.join(below)}."
+    )
+
+
+def _extrapolated_note(columns: Mapping[str, Mapping[str, Stat | None]], preset: Preset) -> str | None:
+    """Says which steady radii lie below every radius that was attacked."""
+    smallest = preset.radii[0]
+    radii = [stats.get(STEADY) for stats in columns.values()]
+    if not any(stat and (stat["value"] or 0.0) < 255 * smallest for stat in radii):
+        return None
+    return (
+        f"Nothing was attacked below {eps_text(smallest)}: a smaller steady radius lies on a line drawn from eps 0, "
+        "and its interval does not contain the error of that. --radii with smaller ones measures it."
     )
 
 
@@ -363,9 +387,14 @@ def _card(
         settings = settings | {"notes": [*settings["notes"], short]}
     if complete and (beaten := _image_alone_note(table, methods)):
         settings = settings | {"notes": [*settings["notes"], beaten]}
+    if has_radius(preset) and (estimated := _extrapolated_note(found.columns, preset)):
+        settings = settings | {"notes": [*settings["notes"], estimated]}
     correct = table.of(method=MODEL, metric="correct")
     with torch.no_grad(), eval_mode(inputs.model):
         classes = inputs.model(inputs.rows(inputs.sample.index[:1])[0]).shape[1]
+    accuracy = stat(correct) if inputs.labelled else None
+    if guessing := guessing_note(accuracy, classes):
+        settings = settings | {"notes": [guessing, *settings["notes"]]}
     explained = "label" if inputs.labelled else "prediction"
     decided = asdict(preset) | {"seed": inputs.seed, "explained": explained}
     document: AuditCard = {
@@ -390,7 +419,7 @@ def _card(
         },
         "settings": settings | json.loads(json.dumps(decided, default=repr)),
         "complete": complete,
-        "accuracy": stat(correct) if inputs.labelled else None,
+        "accuracy": accuracy,
         "verdict": found.verdict,
         "columns": card_columns(preset),
         "methods": [
@@ -470,16 +499,16 @@ def _inputs(
     else:
         pixels = images
     if isinstance(pixels, Streamed):
-        first = pixels.to("cpu").to(torch.float32)[:1]
+        few = pixels.to("cpu").to(torch.float32)[:TRIAL_ROWS]
     else:
         check_images(pixels)
-        pixels, first = pixels.detach(), pixels[:1].detach()
-    weight = next((p for p in model.parameters() if p.is_floating_point()), first)
-    x, first = pixels.to(weight.dtype), first.to(weight)
-    try_model(model, first)
+        pixels, few = pixels.detach(), pixels[:TRIAL_ROWS].detach()
+    weight = next((p for p in model.parameters() if p.is_floating_point()), few)
+    max_batch = rows_per_pass(weight.device, few[0].numel())
+    x, few = pixels.to(weight.dtype), few[:max_batch].to(weight)
+    model = check_model(model, few)
     with torch.no_grad(), eval_mode(model):
-        logits = logits_of(model, first)
-    max_batch = rows_per_pass(weight.device, first[0].numel())
+        logits = logits_of(model, few[:1])
     if labels is None:
         target = torch.cat([predict(model, part.to(weight.device)).cpu() for part in x.split(max_batch)])
     else:
@@ -495,6 +524,10 @@ def _inputs(
         raise UserError(f"There are {len(names)} names for {len(x)} images; give one for each.")
     if classes is None:
         classes = class_names(model, logits.shape[1], of_data)
+    elif len(classes) != logits.shape[1]:
+        raise UserError(
+            f"There are {len(classes)} names of classes and the model has {logits.shape[1]}; give one for each."
+        )
     x = x.to("cpu")
     sample = Sample(x, target, places)
     return AuditInputs(

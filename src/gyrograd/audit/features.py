@@ -27,7 +27,7 @@ from gyrograd.audit.methods import Method, Methods, methods_of
 from gyrograd.audit.plans import MODEL, NOISE
 from gyrograd.audit.presets import Preset
 from gyrograd.audit.table import stat, steady_radius, worst
-from gyrograd.audit.verdict import OPENINGS, grade_of
+from gyrograd.audit.verdict import OPENINGS, grade_of, guessing_note
 from gyrograd.errors import UserError, check_name, did_you_mean
 from gyrograd.measurement import (
     CLEAN,
@@ -47,7 +47,16 @@ from gyrograd.measurement import (
 from gyrograd.measurement.clusters import workers_of
 from gyrograd.metrics.passes import logits_in_parts
 from gyrograd.models import Standardized, logits_of
-from gyrograd.numerics.checks import check_fits, check_inputs, check_target, class_indices, try_model
+from gyrograd.models.opening import check_model
+from gyrograd.models.opening import notes as model_notes
+from gyrograd.numerics.checks import (
+    TRIAL_ROWS,
+    check_fits,
+    check_inputs,
+    check_target,
+    class_indices,
+    try_model,
+)
 from gyrograd.numerics.maps import top_k_mask
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.similarity import cosine
@@ -154,10 +163,16 @@ def audit_features(
         raise UserError(
             "A Preset is for audits of images; for tables, series and volumes give quick, standard or thorough."
         )
-    _check_asked(x, preset, eps, features, of_images)
+    _check_asked(x, eps, features, of_images)
     d = x[0].numel()
     names = None if x.dim() != 2 else tuple(map(str, features or (f"feature {i}" for i in range(d))))
-    standard, sample = _standardize(model, x, labels)
+    standard, sample, count = _standardize(model, x, labels)
+    if classes is not None and len(classes) != count:
+        raise UserError(
+            f"There are {len(classes)} names of classes and the model has {count}; give one for each."
+        )
+    # After the model was tried, which tells one image without a batch axis from a series.
+    check_name("preset", preset, DEPTHS)
     usual_steps, mean_steps, most = DEPTHS[preset]
     if steps is None:
         steps = usual_steps
@@ -197,6 +212,7 @@ def audit_features(
             what="auditing",
             workers=who,
         )
+        accuracy = stat(table.of(method=MODEL, metric="correct")) if labels is not None else None
         settings = {
             "preset": preset,
             "eps": eps,
@@ -207,7 +223,12 @@ def audit_features(
             "top": top,
             "explained": "label" if labels is not None else "prediction",
             "left_out": left_out,
-            "notes": [*notes, *_still(standard, names), NO_GUARANTEE],
+            "notes": [
+                *dict.fromkeys([*notes, *model_notes(standard)]),
+                *([guessing] if (guessing := guessing_note(accuracy, count)) else []),
+                *_still(standard, names),
+                NO_GUARANTEE,
+            ],
         }
         values = {method.name: _method_columns(table, method.name, eps) for method in tried}
         rows = [_row(table, method, values[method.name], settings) for method in tried]
@@ -215,7 +236,7 @@ def audit_features(
             **_facts(standard, sample, labels is not None, names, classes),
             "title": f"{model_name or identity.model_name(model)} on {data_name or f'{len(x)} examples'}",
             "settings": settings,
-            "accuracy": stat(table.of(method=MODEL, metric="correct")) if labels is not None else None,
+            "accuracy": accuracy,
             "verdict": _verdict(rows, settings),
             "methods": rows,
             "rerun": identity.rerun(model, command, time.monotonic() - started, seed),
@@ -231,9 +252,7 @@ def audit_features(
     return card
 
 
-def _check_asked(
-    x: Inputs, preset: str, eps: float, features: Sequence[str] | None, of_images: Mapping[str, Any]
-) -> None:
+def _check_asked(x: Inputs, eps: float, features: Sequence[str] | None, of_images: Mapping[str, Any]) -> None:
     """Refuse unsupported settings and invalid inputs before any computation."""
     for name, value in of_images.items():
         if value is not None and value is not False:
@@ -242,7 +261,6 @@ def _check_asked(
                 f"An audit of tables, series and volumes has no setting '{name}': {did_you_mean(name, known)}"
             )
     check_inputs(x)
-    check_name("preset", preset, DEPTHS)
     if not 0 < eps < 100:
         raise UserError(f"eps is {eps}; give a radius in standard deviations of the features, such as 0.1.")
     if len(x) < 2:
@@ -253,10 +271,13 @@ def _check_asked(
         )
 
 
-def _standardize(model: Model, x: Inputs, labels: Targets | None) -> tuple[Standardized, Sample]:
-    """The model of standardised features, and the standardised examples with their explained classes."""
+def _standardize(model: Model, x: Inputs, labels: Targets | None) -> tuple[Standardized, Sample, int]:
+    """The model of standardised features, the standardised examples with their explained classes, and the number of
+    the model's classes.
+    """
     weight = next((p for p in model.parameters() if p.is_floating_point()), x)
     check_fits(model, x.to(weight))
+    model = check_model(model, x[:TRIAL_ROWS].detach().to(weight))
     standard, u = Standardized.of(model, x.detach().to("cpu", torch.float64))
     standard.to(weight.device, None)
     u = u.to(weight.device, weight.dtype)
@@ -268,7 +289,7 @@ def _standardize(model: Model, x: Inputs, labels: Targets | None) -> tuple[Stand
     else:
         target = class_indices(labels.to(u.device) if isinstance(labels, Tensor) else labels, u)
     check_target(target, *logits.shape)
-    return standard, Sample(u.cpu(), target.cpu(), tuple(range(len(u))))
+    return standard, Sample(u.cpu(), target.cpu(), tuple(range(len(u)))), logits.shape[1]
 
 
 def feature_plans(

@@ -6,6 +6,7 @@ import sys
 
 from gyrograd.measurement.machine import hardware, versions
 from gyrograd.models import spec_of
+from gyrograd.models.outputs import LogProbabilities, PickedLogits
 from gyrograd.reporting.schema import Rerun
 from gyrograd.types import Model
 
@@ -13,6 +14,8 @@ from gyrograd.types import Model
 def model_name(model: Model) -> str:
     """The name of the backbone, or of the class."""
     spec = spec_of(model)
+    if spec is None and isinstance(model, PickedLogits | LogProbabilities):
+        return model_name(model.core)
     return spec.name if spec else type(model).__name__
 
 

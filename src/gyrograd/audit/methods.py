@@ -73,7 +73,10 @@ def methods_of(
             method = replace(method, notes=(*method.notes, note))
         found.append(method)
     if not found:
-        raise UserError("No method of the preset explains this model; name one that does with methods=.")
+        why = "; ".join(f"{name}: {reason.rstrip('.')}" for name, reason in left_out.items())
+        raise UserError(
+            f"No method of the preset explains this model ({why}); name one that does with methods=."
+        )
     return found, left_out
 
 

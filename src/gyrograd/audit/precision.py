@@ -60,7 +60,8 @@ def measure_until_precise(
         if not wide:
             return table
         for name in wide:
-            shards = -(-int(GROWTH * limits[name]) // preset.shard)
+            more = max(limits[name] + 1, int(GROWTH * limits[name]))
+            shards = -(-more // preset.shard)
             limits[name] = min(len(images), shards * preset.shard)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from gyrograd.errors import UserError, check_counts, check_name, did_you_mean
+from gyrograd.errors import UserError, check_counts, check_name, did_you_mean, plain_values
 from gyrograd.renames import old_fields
 
 Settings = Mapping[str, Mapping[str, Any]]
@@ -88,10 +88,9 @@ class Preset:
         if self.certified_images < 0:
             raise UserError(f"certified_images is {self.certified_images}; give 0 or more, 8 is usual.")
         for name in ("eps", "noise_eps", "bound_sigma"):
-            if not 0 < getattr(self, name) < 1:
-                raise UserError(
-                    f"{name} is {getattr(self, name)}; give a size in pixel units, such as 8 / 255."
-                )
+            size = getattr(self, name)
+            if isinstance(size, str) or not 0 < size < 1:
+                raise UserError(f"{name} is {size!r}; give a size in pixel units, such as 8 / 255.")
         if self.bound_images < 0:
             raise UserError(f"bound_images is {self.bound_images}; give 0 for no bounds, or more.")
         unknown = [name for name in self.aims if name not in AIMED]
@@ -261,4 +260,5 @@ def preset_of(preset: str | Preset, **changes: Any) -> Preset:
     }
     if "steps" in given:
         given = {"mean_steps": None, **given}  # given steps apply to every attack
-    return replace(chosen, **given)
+    with plain_values("an audit"):
+        return replace(chosen, **given)

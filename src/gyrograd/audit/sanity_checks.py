@@ -39,14 +39,16 @@ REMEDIES = {
     "beaten_by_noise": "Do not call this map steady: its derivative leads nowhere. " + LONGER,
     "beaten_by_squares": "Do not call this map steady: its derivative leads nowhere. " + LONGER,
     "search_misled": "Do not call this map steady: what was searched is not what is judged.",
-    "noise_beats_attack": LONGER + " The table has the worse of noise and attack already.",
+    "noise_beats_attack": LONGER
+    + " The table already has the worse of the two, counting the noise that keeps the predicted class.",
     "zero_derivative": "Nothing is claimed of this map under attack; judge by another method (--methods).",
     "relevance_lost": "Compare with the variant that loses none: --methods 'lrp(variant=conserving)'.",
     "same_map_everywhere": "Look at the maps of several classes; use another method (--methods) if they are all alike.",
     "constant_map": "Look at the maps; use another method (--methods).",
     "calm_but_empty": "Use another method (--methods): this one holds still without ranking pixels better than chance.",
     "ignores_model": "Use another method (--methods), or quote this similarity beside every number of this one.",
-    "saturated": "Compare methods by the top pixels kept, which do not go by probabilities.",
+    "saturated": "Compare methods by the top pixels kept, which do not depend on probabilities.",
+    "training_mode": "Call model.eval() if a method is your own; the audit used eval mode for everything else.",
 }
 """What to do about a flag, in terms of the audit's options; other flags keep the advice of their check."""
 SATURATED = (

@@ -129,12 +129,17 @@ def _copy_model_files(folder: Path, opening: Mapping[str, Any]) -> JsonObject:
             how[key] = f"model/{Path(path).name}"
             replace_file(folder / how[key], Path(path).read_bytes())
     if "file" not in how:
-        if ".py:" in word:
-            raise UserError(
-                f"{word} is code, which a submission cannot include; submit a checkpoint or a torch.export file of it."
-            )
+        refuse_code(word)
         how["name"] = word
     return how
+
+
+def refuse_code(model: str) -> None:
+    """Refuse a model in a Python file: checking the submission would run it."""
+    if ".py:" in model:
+        raise UserError(
+            f"{model} is code, which a submission cannot include; submit a checkpoint or a torch.export file of it."
+        )
 
 
 def write_images(path: Path, x: Tensor, target: Tensor, index: tuple[int, ...]) -> None:

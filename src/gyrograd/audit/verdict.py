@@ -24,6 +24,8 @@ HALF = 0.5
 QUARTER = 0.25
 """Below this share under attack a map is "unsafe": closer to chance (a tenth) than to half."""
 
+MIN_IMAGES_FOR_CI = 10
+"""With fewer images a bootstrap interval is far too narrow: with two it is just their range."""
 OPENINGS: dict[str, str] = {
     "steady": "The explanations of this model hold still",
     "shaky": "Read the explanations of this model with care",
@@ -38,6 +40,20 @@ NOT_JUDGED = [
     GIVE_WEIGHTS,
 ]
 """The verdict on a model with random weights."""
+
+
+def guessing_note(accuracy: Stat | None, classes: int) -> str | None:
+    """Says that the model recognises nothing, which is rarely its fault."""
+    if accuracy is None or accuracy["value"] is None:
+        return None
+    # With few images the lower bound is often zero.
+    bound = accuracy["low"] if (accuracy["n"] or 0) >= MIN_IMAGES_FOR_CI else accuracy["value"]
+    if bound is None or bound > 1 / classes:
+        return None
+    return (
+        f"Accuracy is not measurably above guessing (1 of {classes} classes): check the labels, the order of the "
+        "classes and the normalisation. Each map explains the labelled class."
+    )
 
 
 def grade_of(

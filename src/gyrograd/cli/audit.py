@@ -71,6 +71,7 @@ def audit(
     from gyrograd.audit.verdict import GIVE_WEIGHTS
     from gyrograd.cli.parsing import pixel_radius
     from gyrograd.cli.terminal import escape_controls
+    from gyrograd.models.assembly import NOT_NORMALIZED
     from gyrograd.models.opening import UNTRAINED
 
     settings = {
@@ -85,8 +86,10 @@ def audit(
     check_folder(folder)
     here = open_inputs(model, data, opening, from_a_set=FROM_A_SET)
     if UNTRAINED in here.notes:
-        # Other notes are shown with the results; this one may be a reason not to start.
+        # Other notes are shown with the results; these two may be a reason not to start.
         print(f"gyrograd: {UNTRAINED} Nothing will be judged. {GIVE_WEIGHTS}", file=sys.stderr)
+    if NOT_NORMALIZED in here.notes:
+        print(f"gyrograd: {NOT_NORMALIZED}", file=sys.stderr)
     try:
         card = audited(
             here.model, here.data, index=here.index, names=here.names, classes=here.class_names, out=folder,

@@ -85,6 +85,9 @@ def _print(tables: list[Board]) -> None:
         print_table(wrapped, [row[:shown] for row in rows], title=board.title)
         if board.ranked_by is not None:
             say(f"Ranked by {board.ranked_by['label']}.")
+        doubtful = [row[0] for row in rows if row[-1]]
+        if doubtful and shown < len(heads):
+            say(f"Unreliable, as the page explains: {', '.join(doubtful)}.")
         if shown < len(heads):
             say(f"Also on the page: {'; '.join(heads[shown:])}.")
         if len(rows) < len(every):

@@ -51,7 +51,7 @@ def submit(
     """
     from gyrograd.attributions import predict
     from gyrograd.audit import audit as audited
-    from gyrograd.audit.submission import write_submission
+    from gyrograd.audit.submission import refuse_code, write_submission
     from gyrograd.cli.audit import FROM_A_SET, audit_settings, slug
     from gyrograd.cli.terminal import escape_controls
 
@@ -60,6 +60,7 @@ def submit(
     words = [data] if isinstance(data, str) else data
     out = Path("out/submit") / slug(" ".join([model, *words])) if out is None else out
     check_folder(out)
+    refuse_code(model)
     here = open_inputs(model, data, opening, from_a_set=FROM_A_SET)
     command = shlex.join(["gyrograd", "submit", model, *words, "--out", str(out)])
     card = audited(

@@ -217,7 +217,8 @@ def training_mode(model: Model) -> Flag | None:
 
 
 def model_flags(model: Model, x: Inputs) -> tuple[Flag, ...]:
-    """Flags of the model itself: logits that are not finite, differ from call to call, or depend on the batch.
+    """Flags of the model itself: logits that are not finite, are probabilities of a sigmoid, differ from call to call,
+    or depend on the batch.
 
     The batch is evaluated twice, and then once more reordered, together with another image.
     """
@@ -225,7 +226,7 @@ def model_flags(model: Model, x: Inputs) -> tuple[Flag, ...]:
     beside = torch.cat([1 - x[:1], x.flip(0)])
     other = logits_in_parts(model, beside, len(beside))[1:].flip(0)
     # If the logits change from call to call, dependence on the batch cannot be tested.
-    found = (_not_finite(first), _changing(first, again) or _dependent(first, other))
+    found = (_not_finite(first), _squashed(first), _changing(first, again) or _dependent(first, other))
     return tuple(flag for flag in found if flag is not None)
 
 
@@ -239,6 +240,20 @@ def _not_finite(logits: Logits) -> Flag | None:
         "nothing.",
         "Look for a division, a logarithm or a square root that can meet a zero in the model.",
         _share(lost),
+    )
+
+
+def _squashed(logits: Logits) -> Flag | None:
+    low, high = logits.amin(), logits.amax()
+    return _flag_if(
+        # The logits of a net with random weights may all lie between 0 and 1, too, and are smaller.
+        bool((low >= 0) & (high >= 0.5) & (high <= 1)),
+        "squashed",
+        "every output of the model lies between 0 and 1, and one reaches 0.5",
+        "The outputs lie between 0 and 1, as those of a sigmoid do, and are taken for logits: softmax makes them "
+        "almost equal, so that probabilities, insertion and deletion are not those of the model.",
+        "Return the values before the sigmoid.",
+        float(len(logits)),
     )
 
 

@@ -24,6 +24,10 @@ from gyrograd.registry import Settings, lookup, make
 MOST_CLASSES = 1_000_000
 
 INITS = ("default", "he")
+NOT_NORMALIZED = (
+    "The weights came without a normalisation, so the model gets pixels in [0, 1] as they are. If it was trained on "
+    "normalised images all results are wrong: give --normalize imagenet, cifar10 or efficientnet_lite."
+)
 
 WRAPPERS: dict[str, Callable[..., nn.Module]] = {
     "activation": swap_again,
@@ -91,7 +95,11 @@ def build(
     if activation is not None:
         model = with_activation(model, activation, beta, shared=True)
     statistics = statistics or own_statistics
-    return model if statistics is None else Normalized(model, mean=statistics[0], std=statistics[1])
+    if statistics is not None:
+        return Normalized(model, mean=statistics[0], std=statistics[1])
+    if weights is not None:
+        model.__dict__["note"] = NOT_NORMALIZED
+    return model
 
 
 def rebuild(spec: ModelSpec) -> nn.Module:

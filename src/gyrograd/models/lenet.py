@@ -29,7 +29,8 @@ class LeNet(nn.Module):
         if tuple(x.shape[-2:]) != (self.image_size, self.image_size):
             raise UserError(
                 f"This LeNet was built for {self.image_size} x {self.image_size} images and got "
-                f"{x.shape[-2]} x {x.shape[-1]}; build it with image_size=SIDE of square images."
+                f"{x.shape[-2]} x {x.shape[-1]}; give images of that size (--size {self.image_size}), or build it with "
+                "image_size=SIDE of square images."
             )
         z = self.act1(self.conv1(x))
         z = self.pool1(self.act2(self.conv2(z)))

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from gyrograd.errors import UserError
 from gyrograd.models.wrappers import logits_of
-from gyrograd.numerics.checks import check_images, run_model, try_model
+from gyrograd.numerics.checks import check_images, check_inputs, run_model, try_model
 from gyrograd.numerics.modes import eval_mode
-from gyrograd.types import Images, Inputs, Logits, Model
+from gyrograd.types import Inputs, Logits, Model
 
 SUM_TOLERANCE = 1e-3
 """Rows of half-precision probabilities add up to 1 within this; rows of logits do not."""
@@ -68,17 +68,17 @@ class LogProbabilities(nn.Module):
         return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
 
 
-def check_model(model: Model, x: Images) -> Model:
-    """Check a model on a few images and wrap it if it does not return logits.
+def check_model(model: Model, x: Inputs) -> Model:
+    """Check a model on a few examples and wrap it if it does not return logits.
 
     Logits are picked out of a tuple, dict or ModelOutput if only one part can be logits; probabilities (rows of numbers
     >= 0 that add up to 1) become their logarithms. `notes` tells what was done.
 
     Raises:
         UserError: if weights are not finite or not on the device of x, if the output is not one row of finite numbers
-            per image for at least two classes, or if the model changes the images.
+            per example for at least two classes, or if the model changes the examples.
     """
-    check_images(x)
+    (check_images if x.dim() == 4 else check_inputs)(x)
     _check_weights(model, x.device)
     with eval_mode(model), torch.no_grad():
         # A clone: the model may write into its input, which is only checked below.
@@ -89,7 +89,7 @@ def check_model(model: Model, x: Images) -> Model:
         logits = logits_of(model, x)
         if logits.shape[1] < 2:
             raise UserError(
-                "The model returns one number per image; explanations ask which class was chosen, so return a logit "
+                "The model returns one number per example; explanations ask which class was chosen, so return a logit "
                 "for each class (two for yes and no)."
             )
         # Logits of all images being non-negative and adding up to one by chance is as good as impossible.

@@ -77,12 +77,12 @@ def show(x: Any, maps: Any = None, labels: Sequence[str] | None = None) -> Sheet
 
 def _array(values: Any) -> Array:
     detached = values.detach().float().cpu() if hasattr(values, "detach") else values
-    return np.nan_to_num(np.asarray(detached, dtype=np.float64))
+    return np.asarray(detached, dtype=np.float64)
 
 
 def _images(x: Any) -> Array:
     """b h w 3, grey images in three equal channels."""
-    images = _array(x)
+    images = np.nan_to_num(_array(x))
     if images.ndim == 3:
         raise UserError(
             f"The images have shape {images.shape}, without a batch axis; give x[None] and maps[None]."
@@ -98,6 +98,11 @@ def _images(x: Any) -> Array:
 def _strength(map: Any, images: Array) -> Array:
     """Magnitudes of a map summed over channels, b h w."""
     values = np.abs(_array(map))
+    if not np.isfinite(values).all():
+        raise UserError(
+            "The maps hold NaN or infinite values, so a picture would look like an empty map; check the model's "
+            "weights and logits."
+        )
     strength: Array = values.sum(1) if values.ndim == 4 else values
     if strength.shape != images.shape[:3]:
         raise UserError(
