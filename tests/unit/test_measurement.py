@@ -98,11 +98,11 @@ def test_a_later_attack_starts_from_the_images_of_the_one_before_at_its_radius()
     given, seeds = (small_net(), GRADIENT, x, y), streams(0, torch.arange(10, 12))
     hits = gg.attack("auto", eps=EPS, steps=2)(*given, seed=seeds)
     expected = {("auto", hit.eps): hit for hit in hits}
-    begin = hits[1].x
+    begin = hits[1]
     for name, column in (("auto on cosine", "cosine"), ("auto on ranks", "rank_correlation")):
         attack = gg.attack("auto", eps=EPS[1:], steps=2, column=column)
         (expected[name, EPS[1]],) = attack.every_radius(*given, seed=seeds, begin=begin)
-        begin = expected[name, EPS[1]].x
+        begin = expected[name, EPS[1]]
     table = measure(small_net(), sample(2), chained())
     for (name, eps), hit in expected.items():
         found = table.of(method="gradient", condition=name, eps=eps, metric="value")

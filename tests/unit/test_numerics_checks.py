@@ -1,9 +1,13 @@
 """One sentence for each mistake in the tensors, and modes left as found."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from nets import batch, net
 from torch import nn
 
+import gyrograd as gg
 from gyrograd.errors import UserError
 from gyrograd.numerics.checks import check_images, check_inputs, check_target
 from gyrograd.numerics.modes import denormals_are_zero, eval_mode, flush_denormals
@@ -134,3 +138,31 @@ def test_denormal_numbers_count_again_only_after_the_outer_of_two_blocks():
             pass
         assert denormals_are_zero()
     assert not denormals_are_zero()
+
+
+def compiled() -> nn.Module:
+    whole: nn.Module = torch.compile(net("lenet").double(), backend="eager")
+    return whole
+
+
+def compiled_in_place() -> nn.Module:
+    model = net("lenet").double()
+    model[0].compile(backend="eager")
+    return model
+
+
+@pytest.mark.parametrize("make", [compiled, compiled_in_place])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda *given: gg.attribution("lrp")(*given),
+        lambda *given: gg.attribution("guided_backprop")(*given),
+        lambda model, x, y: gg.attack("auto", eps=0.1, steps=1)(model, gg.attribution("gradient"), x, y),
+        lambda *given: gg.audit(*given, preset="glance"),
+    ],
+)
+def test_a_compiled_model_is_refused_where_its_operations_or_second_derivatives_are_needed(
+    use: Callable[..., object], make: Callable[[], nn.Module]
+) -> None:
+    with pytest.raises(UserError, match="give the module that was compiled"):
+        use(make(), *batch(2))

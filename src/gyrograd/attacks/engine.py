@@ -42,6 +42,7 @@ from gyrograd.numerics.checks import (
     check_fits,
     check_images,
     check_inputs,
+    check_not_compiled,
     check_target,
     class_indices,
     is_being_recorded,
@@ -293,6 +294,8 @@ def run(
         largest = max(plan.eps)
         raise UserError(f"eps is {largest:g} and pixels lie in [0, 1]; write eps={largest:g} / 255.")
     attribution = as_attribution(attribution)
+    if plan.follows_maps:
+        check_not_compiled(model)
     if x.dim() != 4:
         check_fits(model, x)
     target = class_indices(target, x)

@@ -36,6 +36,7 @@ from torch.overrides import TorchFunctionMode
 from gyrograd.attributions.decompositions import DECOMPOSITIONS, as_torch_function
 from gyrograd.errors import UserError
 from gyrograd.models.interpreter import interpret_scripts
+from gyrograd.numerics.checks import check_not_compiled
 from gyrograd.numerics.cpu_layers import CpuLayers
 from gyrograd.numerics.second_order import missing_derivatives
 from gyrograd.smoothing import in_one_pass
@@ -145,6 +146,7 @@ def record(model: Model, x: Tensor, *, create_graph: bool, apart: bool = False) 
     """
     if torch.is_inference_mode_enabled() or x.is_inference():
         raise UserError("Maps cannot be made inside torch.inference_mode(); use torch.no_grad() instead.")
+    check_not_compiled(model)
     start = x if create_graph else x.detach()  # a map that is not differentiated leaves no graph on x
     layers = {id(weight): name.rpartition(".")[0] or name for name, weight in model.named_parameters()}
     recorder = _Recorder(start, layers, create_graph, apart)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gyrograd.errors import UserError
 from gyrograd.models.wrappers import logits_of
-from gyrograd.numerics.checks import check_images, check_inputs, run_model, try_model
+from gyrograd.numerics.checks import check_images, check_inputs, check_not_compiled, run_model, try_model
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.types import Inputs, Logits, Model
 
@@ -75,10 +75,11 @@ def check_model(model: Model, x: Inputs) -> Model:
     >= 0 that add up to 1) become their logarithms. `notes` tells what was done.
 
     Raises:
-        UserError: if weights are not finite or not on the device of x, if the output is not one row of finite numbers
-            per example for at least two classes, or if the model changes the examples.
+        UserError: if the model is compiled, if weights are not finite or not on the device of x, if the output is not
+            one row of finite numbers per example for at least two classes, or if the model changes the examples.
     """
     (check_images if x.dim() == 4 else check_inputs)(x)
+    check_not_compiled(model)
     _check_weights(model, x.device)
     with eval_mode(model), torch.no_grad():
         # A clone: the model may write into its input, which is only checked below.

@@ -239,6 +239,22 @@ def try_model(model: Model, x: Inputs) -> None:
     _TRIED.add(innermost)
 
 
+def check_not_compiled(model: Model) -> None:
+    """Refuse a compiled model.
+
+    torch differentiates it once only (a second derivative fails, or is silently zero), and a recorder does not see its
+    operations.
+    """
+    if any(
+        type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    ):
+        raise UserError(
+            "A compiled model (torch.compile) has no second derivatives and hides its operations; give the module that "
+            "was compiled, which has the same weights."
+        )
+
+
 def check_fits(model: Model, x: Inputs) -> None:
     """Refuse inputs that the model cannot take, including an image without a batch axis, which looks like a series."""
     with torch.no_grad(), eval_mode(model):

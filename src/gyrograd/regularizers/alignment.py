@@ -10,6 +10,7 @@ from torch import Tensor
 from gyrograd.errors import UserError, check_counts
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import input_gradient
+from gyrograd.numerics.checks import check_not_compiled
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.numerics.similarity import cosine_distance, l2_distance
 from gyrograd.registry import register
@@ -18,7 +19,6 @@ from gyrograd.regularizers.passes import (
     auxiliary_pass,
     check_batch,
     check_choices,
-    check_not_compiled,
     fresh_keys,
     input_scale,
     score_of,

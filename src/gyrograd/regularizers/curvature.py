@@ -9,7 +9,7 @@ from typing import Literal, cast, get_args
 from torch import Tensor
 
 from gyrograd.errors import UserError, check_counts, check_name
-from gyrograd.numerics.checks import is_being_recorded
+from gyrograd.numerics.checks import check_not_compiled, is_being_recorded
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.registry import register
 from gyrograd.regularizers.passes import (
@@ -17,7 +17,6 @@ from gyrograd.regularizers.passes import (
     auxiliary_pass,
     check_batch,
     check_choices,
-    check_not_compiled,
     fresh_keys,
     score_of,
     seen_in,

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from gyrograd.attributions.gradient import score
-from gyrograd.errors import UserError, check_name
+from gyrograd.errors import check_name
 from gyrograd.models import Normalized
 from gyrograd.numerics import random
 from gyrograd.numerics.checks import check_inputs, check_rows, check_tensor, try_model
@@ -222,15 +222,6 @@ def check_batch(model: Model, x: Tensor) -> None:
     else:
         check_rows(x)
     try_model(model, x)
-
-
-def check_not_compiled(model: Model) -> None:
-    """Refuse a compiled model, which torch differentiates once only: a second derivative fails or is silently zero."""
-    if any(type(module).__name__ == "OptimizedModule" for module in model.modules()):
-        raise UserError(
-            "A compiled model (torch.compile) has no second derivatives; give the module that was compiled, which has "
-            "the same weights."
-        )
 
 
 def fresh_keys(seed: Seed | None, x: Tensor) -> Tensor:

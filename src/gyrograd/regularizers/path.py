@@ -10,6 +10,7 @@ from torch import Tensor
 from gyrograd.attributions.path import path_points
 from gyrograd.errors import UserError
 from gyrograd.numerics.autograd import input_gradient
+from gyrograd.numerics.checks import check_not_compiled
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.registry import register
 from gyrograd.regularizers.inner import ascend, check_inner
@@ -17,7 +18,6 @@ from gyrograd.regularizers.passes import (
     auxiliary_pass,
     check_batch,
     check_choices,
-    check_not_compiled,
     fresh_keys,
     score_of,
 )

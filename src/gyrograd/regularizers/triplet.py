@@ -12,7 +12,7 @@ from torch import Tensor
 from gyrograd.errors import UserError, check_name
 from gyrograd.models import Normalized
 from gyrograd.numerics.autograd import input_gradient, logit_jacobian
-from gyrograd.numerics.checks import check_target
+from gyrograd.numerics.checks import check_not_compiled, check_target
 from gyrograd.numerics.maps import top_k_mask
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import quantity_of
@@ -23,7 +23,6 @@ from gyrograd.regularizers.passes import (
     auxiliary_pass,
     check_batch,
     check_choices,
-    check_not_compiled,
     fresh_keys,
     input_scale,
     may_look_at,
