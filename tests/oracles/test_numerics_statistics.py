@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from gyrograd.errors import UserError
 from gyrograd.numerics import statistics
-from gyrograd.numerics.statistics import Interval, area_over_eps, bootstrap_interval, mean, paired_difference
+from gyrograd.numerics.statistics import (
+    Interval,
+    area_over_eps,
+    bootstrap_interval,
+    mean,
+    paired_difference,
+    share_interval,
+)
 
 NUMBERS = np.random.default_rng(0).gamma(2.0, size=80)
 
@@ -162,3 +169,13 @@ def test_mistakes_get_a_sentence(call, words: str):
 def test_statistics_need_no_torch():
     code = "import sys; sys.modules['torch'] = None; import gyrograd.numerics.statistics"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=300), st.sampled_from([0.9, 0.95, 0.99]))
+def test_the_interval_of_a_share_is_wilsons(right: list[bool], level: float) -> None:
+    found = share_interval([float(each) for each in right], level=level)
+    expected = scipy.stats.binomtest(sum(right), len(right)).proportion_ci(level, method="wilson")
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+    assert 0 <= found.low <= found.value <= found.high <= 1
+    assert found.value == pytest.approx(sum(right) / len(right))
+    assert found.high - found.low > 0

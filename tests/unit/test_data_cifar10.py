@@ -91,6 +91,9 @@ def test_both_folders_give_images_labels_and_order(
         assert data.labels.tolist() == np.concatenate([batch(name)[1] for name in names]).tolist()
         assert data.labels.dtype == torch.int64
         assert data.classes[3] == "cat"
+        few = gg.dataset("cifar10", split=split, root=tmp_path, n=2)
+        assert torch.equal(few.images, data.subset(2).images)
+        assert torch.equal(few.labels, data.subset(2).labels)
 
 
 def test_records_go_there_and_back() -> None:

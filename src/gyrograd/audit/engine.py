@@ -36,6 +36,7 @@ from gyrograd.audit.presets import Preset, preset_of
 from gyrograd.audit.sanity_checks import audit_flags, challenges, suspects
 from gyrograd.audit.table import (
     STEADY,
+    accuracy_of,
     card_columns,
     eps_curves,
     has_radius,
@@ -392,7 +393,7 @@ def _card(
     correct = table.of(method=MODEL, metric="correct")
     with torch.no_grad(), eval_mode(inputs.model):
         classes = inputs.model(inputs.rows(inputs.sample.index[:1])[0]).shape[1]
-    accuracy = stat(correct) if inputs.labelled else None
+    accuracy = accuracy_of(table) if inputs.labelled else None
     if guessing := guessing_note(accuracy, classes):
         settings = settings | {"notes": [guessing, *settings["notes"]]}
     explained = "label" if inputs.labelled else "prediction"

@@ -26,7 +26,7 @@ from gyrograd.audit.card import Card
 from gyrograd.audit.methods import Method, Methods, methods_of
 from gyrograd.audit.plans import MODEL, NOISE
 from gyrograd.audit.presets import Preset
-from gyrograd.audit.table import stat, steady_radius, worst
+from gyrograd.audit.table import accuracy_of, stat, steady_radius, worst
 from gyrograd.audit.verdict import OPENINGS, grade_of, guessing_note
 from gyrograd.errors import UserError, check_name, did_you_mean
 from gyrograd.measurement import (
@@ -212,7 +212,7 @@ def audit_features(
             what="auditing",
             workers=who,
         )
-        accuracy = stat(table.of(method=MODEL, metric="correct")) if labels is not None else None
+        accuracy = accuracy_of(table) if labels is not None else None
         settings = {
             "preset": preset,
             "eps": eps,

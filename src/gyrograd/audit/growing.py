@@ -10,7 +10,7 @@ from gyrograd import records
 from gyrograd.audit.methods import Method
 from gyrograd.audit.pictures import picture_arrays
 from gyrograd.audit.plans import MODEL, NOISE, AuditInputs
-from gyrograd.audit.table import stat, worst
+from gyrograd.audit.table import accuracy_of, stat, worst
 from gyrograd.measurement import Table, mean_over
 from gyrograd.numerics.statistics import Stat
 from gyrograd.reporting.pictures import attack_pictures
@@ -47,8 +47,7 @@ def write_growing_page(folder: Path, inputs: AuditInputs, methods: Sequence[Meth
         if (found := dict(known_so_far(inputs, table, method.name)))
     ]
     if inputs.labelled and table.has(method=MODEL, metric="correct"):
-        accuracy = stat(table.of(method=MODEL, metric="correct"))
-        cells.insert(0, [f"(the model: {_text(accuracy)} right)"] + [""] * len(HEADS))
+        cells.insert(0, [f"(the model: {_text(accuracy_of(table))} right)"] + [""] * len(HEADS))
     rows = "\n".join("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in cells)
     heads = "".join(f"<th>{escape(label)}</th>" for label in HEADS.values())
     title = escape(f"{inputs.model_name} on {inputs.data_name}")

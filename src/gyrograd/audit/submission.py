@@ -36,7 +36,7 @@ from gyrograd.audit.methods import Method, methods_of
 from gyrograd.audit.plans import MODEL, AuditInputs
 from gyrograd.audit.presets import OLD_FIELDS, Preset
 from gyrograd.audit.sanity_checks import audit_flags, challenges
-from gyrograd.audit.table import eps_curves, stat
+from gyrograd.audit.table import accuracy_of, eps_curves
 from gyrograd.errors import UserError, check_schema
 from gyrograd.measurement import Plan, Sample, Table, measure
 from gyrograd.measurement.run import data_hash, model_hash
@@ -337,7 +337,7 @@ def _card_differences(
 ) -> Iterator[str]:
     """One sentence per difference between the card and its records."""
     preset = inputs.preset
-    if inputs.labelled and _differ(card["accuracy"], stat(table.of(method=MODEL, metric="correct"))):
+    if inputs.labelled and _differ(card["accuracy"], accuracy_of(table)):
         yield "the card's accuracy is not that of its records"
     for method, row in zip(methods, card["methods"], strict=True):
         for key, found in method_stats(inputs, table, method.name).items():

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gyrograd.attacks.auto import steps_at
-from gyrograd.audit.plans import NOISE
+from gyrograd.audit.plans import MODEL, NOISE
 from gyrograd.audit.presets import Preset
 from gyrograd.errors import UserError
 from gyrograd.measurement import Column, Table, mean_over
-from gyrograd.numerics.statistics import NORMAL_FROM, Stat, bootstrap_interval
+from gyrograd.numerics.statistics import NORMAL_FROM, Stat, bootstrap_interval, share_interval
 from gyrograd.numerics.wording import eps_text
 from gyrograd.registry import lookup
 from gyrograd.reporting.schema import CardColumn, EpsCurves, EpsLine, Group, PixelCurves, PixelLine
@@ -28,6 +28,12 @@ def stat(values: Mapping[int, float | None] | None) -> Stat | None:
     """Mean, 95 % bootstrap interval and number of examples; None if there is no value."""
     present = [] if values is None else [v for v in values.values() if v is not None]
     return bootstrap_interval(present).plain() if present else None
+
+
+def accuracy_of(table: Table) -> Stat:
+    """The share of images on which the model is right, with its interval."""
+    column = table.of(method=MODEL, metric="correct").values()
+    return share_interval([right for right in column if right is not None]).plain()
 
 
 def worst(found: Iterable[Column], noise: Column | None = None, noise_kept: Column | None = None) -> Column:

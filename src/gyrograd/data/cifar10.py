@@ -53,13 +53,14 @@ def data_root() -> Path:
 
 
 @register("dataset", "cifar10", paper="Krizhevsky 2009")
-def cifar10(split: str = "train", root: Path | str | None = None) -> Dataset:
+def cifar10(split: str = "train", root: Path | str | None = None, n: int | None = None) -> Dataset:
     """CIFAR-10, 50,000 train and 10,000 test photographs of 32 x 32 pixels in ten classes.
 
     Args:
         split: train or test.
         root: the folder that holds cifar-10-batches-bin or cifar-10-batches-py; $GYROGRAD_DATA or
             ~/.cache/gyrograd by default.
+        n: how many images, drawn as by `subset(n)`, which audits use too; default: all.
 
     >>> import gyrograd as gg
     >>> try:
@@ -74,7 +75,8 @@ def cifar10(split: str = "train", root: Path | str | None = None) -> Dataset:
     suffix = ".bin" if home.name == BINARY else ""
     parts = [read_batch(home / f"{name}{suffix}") for name in FILES[split]]
     images, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return Dataset(torch.from_numpy(images), torch.from_numpy(labels), CLASSES, f"cifar10 {split}")
+    whole = Dataset(torch.from_numpy(images), torch.from_numpy(labels), CLASSES, f"cifar10 {split}")
+    return whole if n is None else whole.subset(n)
 
 
 def home_folder(root: Path | str | None = None) -> Path:

@@ -176,7 +176,8 @@ def measure(
         place = Path(folder)
         if fresh:
             forget(cells, place)
-        _tell_of_other_records(cells, place)
+        else:
+            _tell_of_other_records(cells, place)
         try:
             with shared_clean_looks():
                 shown = None if watch is None else lambda found: watch(table(found))

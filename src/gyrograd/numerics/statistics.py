@@ -90,6 +90,25 @@ def bootstrap_interval(
     return Interval(float(low), value, float(high), len(kept), missing)
 
 
+def share_interval(values: Values, *, level: float = 0.95) -> Interval:
+    """The share of ones among zeros and ones, with its interval (Wilson 1927).
+
+    A bootstrap of values that are all equal, such as four right answers of four, returns that value as both bounds.
+
+    >>> found = share_interval([1, 1, 1, 1])
+    >>> round(found.low, 2), found.high
+    (0.51, 1.0)
+    """
+    kept, missing = _present(values)
+    n, share = len(kept), float(kept.mean())
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    middle, weight = share + z**2 / (2 * n), 1 + z**2 / n
+    half = z * (share * (1 - share) / n + (z / (2 * n)) ** 2) ** 0.5
+    # Exactly 0 and 1 for a share of 0 and 1, which rounding would miss.
+    low, high = min(share, (middle - half) / weight), max(share, (middle + half) / weight)
+    return Interval(max(0.0, low), share, min(1.0, high), n, missing)
+
+
 def confidence_sequence(
     values: Values, *, low: float = 0.0, high: float = 1.0, level: float = 0.95
 ) -> Interval:
