@@ -228,3 +228,20 @@ def test_a_page_keeps_its_last_few_files_only(sessions, tmp_path):
         sessions.keep("me", "attack", path)
     sessions.sweep()
     assert [path.exists() for path in paths] == [False] * 2 + [True] * LAST_FILES
+
+
+def test_files_are_swept_in_the_background_and_a_server_that_is_being_stopped_does_not_complain(
+    sessions, monkeypatch
+):
+    swept = []
+    monkeypatch.setattr(Sessions, "sweep", lambda self: swept.append(self))
+    guard = Guard(echo, sessions)
+
+    async def ends() -> None:
+        loop = asyncio.get_running_loop()
+        guard._sweep(loop)
+        await loop.shutdown_default_executor()
+        guard._sweep(loop)
+
+    asyncio.run(ends())
+    assert swept == [sessions]

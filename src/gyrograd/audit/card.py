@@ -115,7 +115,7 @@ def summary(card: Mapping[str, Any], width: int | None = None) -> str:
     lines += [f"Verdict: {verdict['grade'] or 'not judged'}", *(f"  {s}" for s in verdict["sentences"]), ""]
     lines = _wrap_lines(lines, width) + _table(card, width)
     head = len(lines)
-    lines.append(LEGEND)
+    lines += LEGEND
     lines += [f"  note: {note}" for note in card["settings"].get("notes", [])]
     lines += [f"  left out: {name} ({why})" for name, why in card["settings"].get("left_out", {}).items()]
     if card["flags"]:
@@ -152,9 +152,10 @@ SHORT = {
 
 
 LEGEND = (
-    "  columns: what noise and attack leave of a map (kept: share of its top pixels, cos: cosine); ± is half of the "
-    "95 % interval. The page explains all of them."
+    "  columns: kept is the share of a map's top pixels that stay, cos its cosine to the map before;",
+    "  ± is half of the 95 % interval. The page explains all columns.",
 )
+"""Below the table in the terminal."""
 
 CELL = 13
 

@@ -11,6 +11,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -93,7 +94,12 @@ class Guard:
             self.sessions.record_closed(session)
             # Old files are removed in the background, once they may be old enough, so that no request waits.
             loop = asyncio.get_running_loop()
-            loop.call_later(KEPT_S + 1, lambda: loop.run_in_executor(None, self.sessions.sweep))
+            loop.call_later(KEPT_S + 1, self._sweep, loop)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        # A server that is being stopped has no executor any more, and removes every file itself.
+        with suppress(RuntimeError):
+            loop.run_in_executor(None, self.sessions.sweep)
 
 
 def _name(address: str) -> str:
