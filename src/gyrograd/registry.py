@@ -72,6 +72,7 @@ class Entry:
     aliases: tuple[str, ...] = ()
     direction: Direction = "none"
     differentiable: bool = False
+    forward_only: bool = False
     label: str = ""
     about: str = ""
     group: str = ""
@@ -107,6 +108,7 @@ def register(
     aliases: tuple[str, ...] = (),
     direction: Direction = "none",
     differentiable: bool = False,
+    forward_only: bool = False,
     label: str = "",
     about: str = "",
     group: str = "",
@@ -129,6 +131,8 @@ def register(
         aliases: other names it is found by.
         direction: of a metric.
         differentiable: an attribution whose map can be differentiated again; attacks search others by transfer.
+        forward_only: an attribution made of forward passes, whose derivative is therefore a first derivative of the
+            model: attacks follow it through a net of ReLUs itself, without a smooth twin.
         label: the name as people write it ("SmoothGrad"); left out, the name with spaces.
         about: one sentence for people who do not know the field, shown by the explorer; left out, the first line of
             the docstring.
@@ -155,6 +159,7 @@ def register(
             aliases=aliases,
             direction=direction,
             differentiable=differentiable,
+            forward_only=forward_only,
             label=label or readable(name),
             about=about,
             group=group,

@@ -152,10 +152,6 @@ def test_flags_of_parts_are_added_up():
         (["--attack", "targeted_map(eps=[0.1,0.2])"], "one at a time"),
         (["--norm", "l3"], "l3"),
         (["--steps", "0"], "at least 1"),
-        (
-            ["--attack", "top_k", "--method", "lime(segments=grid,grid=2,draws=20)"],
-            "transfer_from='gradient'",
-        ),
         (["--method", "gradeint"], "did you mean 'gradient'"),
         (["--attack", "random"], "has no setting 'steps'"),
         (["--target", "3"], "a class from 0 to 2"),

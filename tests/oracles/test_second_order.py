@@ -16,10 +16,11 @@ from torch import Tensor, nn
 import gyrograd as gg
 
 METHODS = [name for name, entry in ON_ANY_NET.items() if entry.differentiable]
-ALIKE = NEEDS_PLACES | {"deep_lift", "deep_shap", "gradient_shap"}
-"""On two nets only: class activation maps need places, means over draws are like their terms, and those that have an
-oracle of their own are differentiated there on more."""
-FIRST = [name for name in METHODS if name not in ALIKE] + ["deep_lift", "grad_cam"]
+FORWARD_ONLY = [name for name in METHODS if ON_ANY_NET[name].forward_only]
+ALIKE = NEEDS_PLACES | {"deep_lift", "deep_shap", "gradient_shap", *FORWARD_ONLY}
+"""On two nets only: class activation maps need places, means over draws are like their terms, those that have an
+oracle of their own are differentiated there on more, and maps of forward passes have the model's first derivative."""
+FIRST = [name for name in METHODS if name not in ALIKE] + ["deep_lift", "grad_cam", "shap"]
 BAR = 1e-5
 
 
@@ -83,6 +84,36 @@ def test_derivatives_match_on_a_smoothed_model_cut_into_parts(name):
     x, target = batch(2, seed=6)
     calm = gg.smoothed(net("residual"), gg.kernel("gaussian", sigma=0.1), draws=5, max_batch=4)
     assert max(relative_errors(small(name), calm, x, target).values()) <= BAR
+
+
+@pytest.mark.parametrize("name", FORWARD_ONLY)
+def test_derivatives_match_where_activations_are_computed_again(name):
+    """In parts of five rows, whose activations no graph keeps."""
+    x, target = batch(2, seed=6)
+    errors = relative_errors(small(name, max_batch=5), net("residual"), x, target)
+    assert max(errors.values()) <= BAR, errors
+
+
+@pytest.mark.parametrize("name", ["lime", "shap"])
+def test_derivatives_match_between_the_jumps_of_superpixels(name):
+    x, target = batch(2, seed=6)
+    explain = gg.attribution(name, draws=30, max_dist=1.5, allow_single=True)
+    assert max(relative_errors(explain, net("residual"), x, target).values()) <= BAR
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("occlusion", {"baseline": "blur"}),
+        ("rise", {"baseline": "mean"}),
+        ("lime", {"distance": "l2", "width": 4.0}),  # the distance to x is a function of x, too
+        ("lime", {"ridge": 0.0, "intercept": True, "baseline": "blur"}),
+        ("shap", {"baseline": "mean"}),
+    ],
+)
+def test_derivatives_pass_through_baselines_and_distances(name, settings):
+    x, target = batch(2, seed=8)
+    assert max(relative_errors(small(name, **settings), net("lenet"), x, target).values()) <= BAR
 
 
 class Attention(nn.Module):

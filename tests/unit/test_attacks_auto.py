@@ -245,7 +245,7 @@ def test_whether_a_map_has_a_derivative_is_asked_of_a_soft_twin():
     map, logits = look(model, GRADIENT, x, y, graph=False)
     scene = Scene(x, y, map, logits, None, model)
     streams = keys(0, 2, x.device)
-    under = AttackBatch(model, GRADIENT, GRADIENT, guide, Box(), scene, scene, streams)
+    under = AttackBatch(model, GRADIENT, GRADIENT, guide, guide, Box(), scene, scene, streams)
     assert not under.blind(torch.arange(2)).any()
 
 
@@ -889,7 +889,10 @@ def test_a_softer_copy_shares_the_weights_and_leaves_the_model_as_it_was():
 )
 def test_a_map_without_a_derivative_is_attacked_by_transfer_and_by_squares(method, settings):
     x, y = pictures("test", 2)
-    explain = gg.attribution(method, **settings)
+
+    def explain(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
+        return gg.attribution(method, **settings)(model, x, target)  # a function that takes no create_graph
+
     # At a larger radius transfer alone drains the map, and no image is left for squares.
     hit = Auto(eps=2 / 255, steps=8)(trained(), explain, x, y, seed=0)
     assert any("searched through Gradient" in flag for flag in hit.flags)

@@ -32,6 +32,7 @@ from gyrograd.numerics import random
 from gyrograd.numerics.statistics import share_interval
 from gyrograd.progress import Pace
 from gyrograd.reporting.schema import check_card
+from gyrograd.types import Attribution
 
 FEW = replace(SMALL, methods=("gradient",), attacks=("top_k",), sweep={})
 TOP = 10
@@ -366,16 +367,32 @@ def test_a_kinked_net_is_searched_through_its_twin() -> None:
     assert bool((moved < 1).all())
 
 
-def test_a_black_box_is_attacked_by_transfer() -> None:
+def kept_under_top_k(card: Card, name: str, explain: Attribution, **settings: Any) -> tuple[Tensor, Tensor]:
+    """The share kept in the card, and that of an attack with these settings."""
     x, y = small_images(4)
-    few = {"lime": {"segments": "grid", "grid": 3, "draws": 12}}
-    card = audit(small_net(), x, y, preset=SMALL, methods=["gradient", "lime"], method_settings=few, sweep={})
+    hit = gg.attack("top_k", steps=2, **settings)(small_net(), explain, x, y, seed=0)
+    return column(card, f"{name} under top_k", "kept[0]"), TopKIntersection(k=TOP)(hit.map_clean, hit.map)
+
+
+def test_a_black_box_is_attacked_by_transfer() -> None:
+    def lime(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
+        return gg.attribution("lime", segments="grid", grid=3, draws=12)(model, x, target)
+
+    methods = {"gradient": gg.attribution("gradient"), "lime": lime}
+    card = audit(small_net(), *small_images(4), preset=SMALL, methods=methods, sweep={})
     assert "attacked by transfer from gradient" in method(card, "lime")["notes"][0]
-    own = gg.attribution("lime", **few["lime"])
-    hit = gg.attack("top_k", steps=2, transfer_from="gradient")(small_net(), own, x, y, seed=0)
-    torch.testing.assert_close(
-        column(card, "lime under top_k", "kept[0]"), TopKIntersection(k=TOP)(hit.map_clean, hit.map)
-    )
+    own = gg.attribution(lime)
+    torch.testing.assert_close(*kept_under_top_k(card, "lime", own, transfer_from="gradient"))
+
+
+def test_a_map_of_forward_passes_is_attacked_through_all_of_them() -> None:
+    """LIME of a few of its draws would be another map."""
+    few = {"lime": {"segments": "grid", "grid": 3, "draws": 12}}
+    preset = replace(SMALL, search_rows=2)
+    methods = ["gradient", "lime"]
+    card = audit(small_net(), *small_images(4), preset=preset, methods=methods, method_settings=few, sweep={})
+    assert method(card, "lime")["notes"] == []
+    torch.testing.assert_close(*kept_under_top_k(card, "lime", gg.attribution("lime", **few["lime"])))
 
 
 class EdgesOf:

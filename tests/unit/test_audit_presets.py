@@ -12,7 +12,7 @@ from small_audits import SMALL, small_images, small_net
 import gyrograd as gg
 from gyrograd.audit import Card, audit
 from gyrograd.audit.methods import Method, methods_of
-from gyrograd.audit.plans import radii_of, steps_of
+from gyrograd.audit.plans import map_cost, radii_of, steps_of
 from gyrograd.audit.presets import PRESETS, Preset, preset_of
 from gyrograd.audit.table import card_columns
 from gyrograd.errors import UserError
@@ -122,13 +122,13 @@ def test_audits_that_searched_longer_are_no_rivals() -> None:
 
 
 def rows(preset: Preset, images: int) -> float:
-    """Rows of the model whose second derivative the attacks take."""
+    """Estimated cost of the attacks."""
     total = 0.0
     for number, method in enumerate(methods(preset).values()):
-        seen = method.search or method.attribution
-        each = max(getattr(seen, name, 1) for name in ("draws", "steps"))
         total += sum(
-            len(radii_of(preset, name, number)) * steps_of(preset, method, name) * each
+            len(radii_of(preset, name, number))
+            * steps_of(preset, method, name)
+            * map_cost(method.search or method.attribution)
             for name in preset.searches
         )
     return total * min(images, preset.attacked_images)

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import zipfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pages
@@ -20,6 +20,8 @@ from PIL import Image
 from torch import nn
 
 import gyrograd as gg
+from gyrograd import registry
+from gyrograd.attributions.settings import passes_of
 from gyrograd.cli import explore as verb
 from gyrograd.data import Dataset
 from gyrograd.data.opening import NamedData
@@ -40,7 +42,7 @@ from gyrograd.explorer.pictures import archive_of_attacks, archive_of_maps, arra
 from gyrograd.explorer.scenes import ON_THE_WAY, opening_image
 from gyrograd.explorer.server import check_free, ended_in_order, serve
 from gyrograd.explorer.sessions import Sessions
-from gyrograd.explorer.watching import Watched
+from gyrograd.explorer.watching import Watched, unwatched
 from gyrograd.explorer.wording import (
     MEANINGS,
     NAMES,
@@ -54,6 +56,7 @@ from gyrograd.metrics import MapSimilarity, TopKIntersection
 from gyrograd.numerics import bfloat16
 from gyrograd.numerics.maps import reduce
 from gyrograd.parsing import parse_call
+from gyrograd.registry import fact
 from gyrograd.reporting.pictures import png
 
 SIDE = 16
@@ -177,14 +180,36 @@ def test_the_seed_is_that_of_the_attack(net, x):
     assert not torch.equal(one, other)
 
 
-def test_a_map_without_derivative_is_attacked_through_the_gradient(net, x):
-    found = attack_image(net, x, None, replace(PLAN, method="lime", attack="targeted_map"), seed=7)
-    lime = gg.attribution("lime")
+@pytest.fixture
+def black_box(monkeypatch):
+    """The name of a registered method that cannot be differentiated."""
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+
+    @registry.register("attribution", "black_box", paper="own")
+    @dataclass(frozen=True)
+    class BlackBox:
+        def __call__(self, model, x, target, *, create_graph=False):
+            if create_graph:
+                raise gg.UserError("BlackBox has no derivative; attack it by transfer.")
+            return gg.attribution("occlusion", patch=4)(model, x, target)
+
+    return "black_box"
+
+
+def test_a_map_without_derivative_is_attacked_through_the_gradient(net, x, black_box):
+    found = attack_image(net, x, None, replace(PLAN, method=black_box, attack="targeted_map"), seed=7)
     attack = gg.attack("targeted_map", eps=PLAN.eps, steps=3, transfer_from="gradient")
-    hit = attack(net.model, lime, x, net.model(x).argmax(1), seed=7)
+    hit = attack(net.model, gg.attribution(black_box), x, net.model(x).argmax(1), seed=7)
     assert torch.equal(found.hit.x, hit.x)
     assert torch.equal(found.hit.map, hit.map)
     assert any("no derivative" in flag_sentence(flag) for flag in found.hit.flags)
+
+
+def test_a_watched_map_of_forward_passes_is_searched_like_the_map_itself(net, x):
+    watched = Watched(gg.attribution("occlusion"), unwatched, 3)
+    assert fact("attribution", watched, "forward_only")
+    assert passes_of(watched) == passes_of(gg.attribution("occlusion")) > 1
+    assert not fact("attribution", Watched(gg.attribution("gradient"), unwatched, 3), "forward_only")
 
 
 def test_the_way_leads_from_the_clean_map_to_the_attacked_one(scene):
@@ -241,9 +266,9 @@ def test_progress_rises_to_the_end_and_names_the_model(stage, x):
     assert told[-1][1] == "other: step 3 of 3"
 
 
-def test_progress_of_a_transferred_attack_does_not_fall_back(net, x):
+def test_progress_of_a_transferred_attack_does_not_fall_back(net, x, black_box):
     shares = []
-    attack_image(net, x, None, replace(PLAN, method="shap"), watch=lambda share, _: shares.append(share))
+    attack_image(net, x, None, replace(PLAN, method=black_box), watch=lambda share, _: shares.append(share))
     assert shares == sorted(shares)
     assert max(shares) == 1.0
 

@@ -299,13 +299,6 @@ def test_one_segment_is_refused(make):
         make(segments=labels)(net("lenet"), x, target)
 
 
-@both
-def test_a_graph_is_refused_with_the_way_round(make):
-    x, target = batch(1)
-    with pytest.raises(UserError, match=r"no derivative to x.*attack it by transfer"):
-        make()(net("lenet"), x, target, create_graph=True)
-
-
 def test_a_kernel_that_sees_no_perturbed_image_is_refused_and_the_width_it_names_works():
     x, target = batch(1)
     settings = {"segments": "grid", "grid": 3, "distance": "l2"}

@@ -21,7 +21,7 @@ from torch import Tensor
 from gyrograd.attacks.loop import Answer, Ask, Box, Search, SearchResult, Verdict, search
 from gyrograd.attacks.objectives import Aim, Objective, Scene, goal_maps, margin
 from gyrograd.attacks.result import AttackResult, concatenate_results, in_shape_of
-from gyrograd.attacks.twin import Guide, TwinBeta, guide_for
+from gyrograd.attacks.twin import IF_NEEDED, Guide, TwinBeta, guide_for
 from gyrograd.attributions import as_attribution
 from gyrograd.attributions.batching import (
     MAX_BATCH,
@@ -53,7 +53,7 @@ from gyrograd.numerics.modes import eval_mode, freeze_weights
 from gyrograd.numerics.random import Keys, keys, normal
 from gyrograd.numerics.second_order import made_for_second_derivatives, single
 from gyrograd.records import JsonObject
-from gyrograd.registry import make
+from gyrograd.registry import fact, make
 from gyrograd.types import Attribution, Flags, Images, Labels, Logits, Model, PerExample, Seed, Targets
 
 STAND_IN = "gradient"
@@ -117,14 +117,16 @@ class AttackBatch:
     """The part of a batch that is attacked at once.
 
     `scene` holds the clean maps of the attribution, `searched` those of `surrogate`, the attribution that the search
-    uses (usually the same). `max_rows`: most rows of the model in one pass. `begin`: what an earlier search found, from
-    which this one starts; None: the attack's own start.
+    uses (usually the same). `guide` is the model to differentiate for the surrogate's map, `for_gradients` the one for
+    gradient maps. `max_rows`: most rows of the model in one pass. `begin`: what an earlier search found, from which
+    this one starts; None: the attack's own start.
     """
 
     model: Model
     attribution: Attribution
     surrogate: Attribution
     guide: Guide
+    for_gradients: Guide
     box: Box
     scene: Scene
     searched: Scene
@@ -312,10 +314,15 @@ def run(
     box = Box.of(plan.box, x)
     with eval_mode(model), ExitStack() as held:
         surrogate = _surrogate(plan, model, attribution, x, target)
-        guide = Guide(model)
+        guide = for_gradients = Guide(model)
         if plan.follows_maps:
             form = (tuple(x.shape[1:]), x.dtype, x.device)
-            guide = _once(lambda: guide_for(model, x, plan.twin_beta), model, plan.twin_beta, form)
+            for_gradients = _once(lambda: guide_for(model, x, plan.twin_beta), model, plan.twin_beta, form)
+            # A twin that nobody asked for is for maps that are gradients, whose derivative is the model's second one.
+            first_order = plan.twin_beta in (*IF_NEEDED, None) and fact(
+                "attribution", surrogate, "forward_only"
+            )
+            guide = guide if first_order else for_gradients
         max_rows = rows_at_once(plan.max_batch, x)
         size = _examples_at_once(max_rows, surrogate, model, plan.step_rows)
         if _radii_at_once(plan, x):
@@ -323,7 +330,7 @@ def run(
         if not x.is_cuda:
             # More than fit one pass, so that passes stay full when some examples have left the search.
             size = max(size, max_rows)
-        held.enter_context(freeze_weights(model, guide.model))
+        held.enter_context(freeze_weights(model, for_gradients.model))
 
         def part(rows: slice) -> list[AttackResult]:
             """All eps for a part of the batch."""
@@ -336,7 +343,17 @@ def run(
             edges = box.rows(rows, len(x))
             first = None if begin is None else _begin(model, begin, rows)
             under = AttackBatch(
-                model, attribution, surrogate, guide, edges, scene, searched, streams[rows], max_rows, first
+                model,
+                attribution,
+                surrogate,
+                guide,
+                for_gradients,
+                edges,
+                scene,
+                searched,
+                streams[rows],
+                max_rows,
+                first,
             )
             found = (plan.strategy or each_afresh)(own, under)
             return [_result(own, under, one, eps) for eps, one in zip(plan.eps, found, strict=True)]

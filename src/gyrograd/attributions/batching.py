@@ -48,6 +48,14 @@ def rows_at_once(max_batch: int, x: Tensor) -> int:
     return max_batch if max_batch != MAX_BATCH or not x.is_cuda else _rows_for(x, _device_bytes(x.device))
 
 
+def rows_with_graph(max_batch: int, x: Tensor) -> int:
+    """The budget of rows whose activations a graph keeps. On a CPU more than one pass should have: activations that do
+    not fit the cache cost less than to compute them again."""
+    if x.device.type != "cpu":
+        return rows_at_once(max_batch, x)
+    return max(min(max_batch, FEWEST_ROWS), max_batch * IMAGE_PIXELS // max(1, math.prod(x.shape[2:])))
+
+
 def _rows_for(x: Tensor, device_bytes: int) -> int:
     """`MAX_BATCH` scaled to this device and image size; at least a few, since a pass of one row takes as long."""
     pixels = max(1, math.prod(x.shape[2:]))
@@ -115,18 +123,10 @@ def explain_in_parts(
         return (maps[0] if len(maps) == 1 else torch.cat(maps)).contiguous()
 
 
-def copies_at_once(max_batch: int, x: Tensor, model: Model, rows: int = 1) -> int:
+def copies_at_once(max_batch: int, x: Tensor, model: Model, rows: int = 1, *, graph: bool = False) -> int:
     """Copies of x that fit one pass, at least one; each example takes `rows` rows of the model."""
-    return max(1, rows_at_once(max_batch, x) // (rows * len(x) * rows_per_example(model)))
-
-
-def refuse_graph(create_graph: bool, why: str) -> None:
-    """Refuse `create_graph` for a method without a derivative; `why` begins the sentence."""
-    if create_graph:
-        raise UserError(
-            f"{why}, so create_graph=True is not possible; attack it by transfer: perturb x with a gradient method and "
-            "explain the result."
-        )
+    budget = rows_with_graph(max_batch, x) if graph else rows_at_once(max_batch, x)
+    return max(1, budget // (rows * len(x) * rows_per_example(model)))
 
 
 def graph_if(wanted: bool) -> torch.set_grad_enabled:

@@ -33,6 +33,8 @@ from gyrograd.types import Inputs, Model, Targets
     "lime",
     paper="tan2023",
     equation="Section 3.2 (LIME), Lemma C.8",
+    differentiable=True,
+    forward_only=True,
     order=80,
     label="LIME",
     passes="draws",
@@ -43,7 +45,7 @@ class Lime(ComparedBySettings):
     """Weighted ridge fit of the model's value on random coalitions of segments (tan2023, Section 3.2).
 
     Each pixel of the map, in every channel, has the coefficient of its segment. All images use the same coalitions for
-    a seed, so a map depends on its image alone. Not differentiable to x.
+    a seed, so a map depends on its image alone. Its derivative holds the segments fixed.
 
     The fit minimises  sum_z kernel(z) (f(z) - intercept - w z)^2 + ridge |w|^2  in float64. The sum is what
     regression libraries mean by alpha; `reduction="mean"` takes the mean over z, as Lemma C.8 does.
@@ -99,7 +101,7 @@ class Lime(ComparedBySettings):
         return segment_map(self, model, x, target, create_graph)
 
     def coefficients(
-        self, model: Model, x: Inputs, target: Tensor, segments: Segments
+        self, model: Model, x: Inputs, target: Tensor, segments: Segments, create_graph: bool = False
     ) -> Float[Tensor, "b s"]:
         """One coefficient per segment, in float64, with zeros after an image's own segments."""
         sizes = segment_counts(segments, "LIME", single=self.allow_single)
@@ -107,7 +109,7 @@ class Lime(ComparedBySettings):
         drawn = {s: self._coalitions(s, x.device) for s in set(sizes)}
         fill = baseline_of(x, self.baseline)
         rows = [drawn[s][0] for s in sizes]
-        values = worths(model, x, fill, segments, rows, target, self.quantity, self.max_batch)
+        values = worths(model, x, fill, segments, rows, target, self.quantity, self.max_batch, create_graph)
         # Removing a segment adds its energy, the squared norm of its change, to the squared distance.
         energies = over_groups((x - fill).double().square(), segments)
         fits = []

@@ -1,10 +1,15 @@
-"""Occlusion and RISE: hide parts of the image and measure the explained value. Forward passes only, any model."""
+"""Occlusion and RISE: hide parts of the image and measure the explained value. Forward passes only, any model.
+
+Both maps are weighted sums of the model's values at masked images. So their derivative to x is a first derivative of
+the model, which also nets of ReLUs have, and attacks follow it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +17,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline
-from gyrograd.attributions.batching import MAX_BATCH, copies_at_once, explain_in_parts, refuse_graph
+from gyrograd.attributions.batching import MAX_BATCH, copies_at_once, explain_in_parts
 from gyrograd.attributions.gradient import score
+from gyrograd.attributions.layout import any_layout_pays
 from gyrograd.attributions.segments import as_images
 from gyrograd.attributions.settings import ComparedBySettings
 from gyrograd.errors import UserError
@@ -21,6 +27,7 @@ from gyrograd.numerics import random
 from gyrograd.numerics.checks import check_rows
 from gyrograd.numerics.modes import without_autocast
 from gyrograd.numerics.quantities import check_quantity
+from gyrograd.numerics.recomputation import recomputed_in_backward
 from gyrograd.registry import register
 from gyrograd.types import Inputs, Model, Targets
 
@@ -30,6 +37,8 @@ from gyrograd.types import Inputs, Model, Targets
     "occlusion",
     paper="Zeiler et al. 2014",
     equation="Section 4.2 (occlusion sensitivity)",
+    differentiable=True,
+    forward_only=True,
     order=92,
     passes=226,
     about="How much the score falls when a patch of the image is hidden, patch by patch.",
@@ -40,7 +49,7 @@ class Occlusion(ComparedBySettings):
 
     A square of `patch` pixels moves by `stride` over the image (Zeiler and Fergus 2014), all channels at once; the last
     of a row is cut off at the edge. By default the patch is an eighth of the shorter side and moves by half of that:
-    about 225 passes at any image size. All channels of a pixel have the same value. Not differentiable.
+    about 225 passes at any image size. All channels of a pixel have the same value.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -67,7 +76,6 @@ class Occlusion(ComparedBySettings):
             )
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
-        refuse_graph(create_graph, "Occlusion keeps no graph through its many passes")
         check_rows(x)
         hidden = self._patches(x)
         # The first mask hides nothing: the fall is measured from there.
@@ -79,7 +87,7 @@ class Occlusion(ComparedBySettings):
             # The mean over the patches that cover a pixel: at the edges there are fewer.
             return falls @ times / times.sum(0)
 
-        return _masked_map(self, masks, pixels, model, x, target)
+        return _masked_map(self, masks, pixels, model, x, target, create_graph)
 
     def _patches(self, x: Tensor) -> Float[Tensor, "n h w"]:
         """One mask per patch, 1 where it hides."""
@@ -107,6 +115,8 @@ def _windows(side: int, patch: int, stride: int) -> Tensor:
     "rise",
     paper="Petsiuk et al. 2018",
     equation="Equation 6",
+    differentiable=True,
+    forward_only=True,
     order=94,
     label="RISE",
     passes="draws",
@@ -119,7 +129,7 @@ class Rise(ComparedBySettings):
     A mask is a grid x grid table of zeros and ones, 1 with chance `keep`, enlarged (bilinear) and moved by a random
     part of a cell. All images use the same masks for a seed, so a map depends on its image alone. All channels of a
     pixel have the same value. The paper explains the probability, and so does this by default; a logit, which has no
-    natural zero, adds a constant to the map. Not differentiable.
+    natural zero, adds a constant to the map.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -145,14 +155,13 @@ class Rise(ComparedBySettings):
             )
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
-        refuse_graph(create_graph, "RISE keeps no graph through its many passes")
         check_rows(x)
         masks = self.masks(x)
 
         def pixels(values: Tensor) -> Tensor:
             return values @ masks.flatten(1).double() / (self.draws * self.keep)
 
-        return _masked_map(self, masks, pixels, model, x, target)
+        return _masked_map(self, masks, pixels, model, x, target, create_graph)
 
     def masks(self, x: Inputs) -> Float[Tensor, "n h w"]:
         """The masks for images of this size, one per draw."""
@@ -182,25 +191,32 @@ def _masked_map(
     model: Model,
     x: Inputs,
     target: Targets,
+    create_graph: bool,
 ) -> Inputs:
     """Maps whose pixels `b h*w` are a function of the values `b n` of the masked images, in float64.
 
     A mask is 1 where the image is kept and 0 where the baseline shows.
     """
+    free = any_layout_pays(model, create_graph)
 
     def explain(x: Tensor, target: Tensor) -> Tensor:
         images, fill = as_images(x), as_images(baseline_of(x, method.baseline))
-        at_once = copies_at_once(method.max_batch, x, model)
-        parts = []
-        for some in masks[:, None, None].split(at_once):
+
+        def values(images: Tensor, fill: Tensor, some: Tensor) -> Tensor:
             rows = (some * images + (1 - some) * fill).flatten(0, 1).reshape(-1, *x.shape[1:])
-            explained = score(model, target.repeat(len(some)), method.quantity, check=True, any_layout=True)
-            parts.append(explained(rows).double().unflatten(0, (len(some), len(x))))
+            repeated = target.repeat(len(some))
+            explained = score(model, repeated, method.quantity, check=not create_graph, any_layout=free)
+            found: Tensor = explained(rows).double().unflatten(0, (len(some), len(x)))
+            return found
+
+        parts = masks[:, None, None].split(copies_at_once(method.max_batch, x, model, graph=create_graph))
+        run = values if len(parts) == 1 else partial(recomputed_in_backward, values, model)
+        found = torch.cat([run(images, fill, some) for some in parts])
         with without_autocast(x):
-            map = pixels(torch.cat(parts).T).to(x.dtype)
+            map = pixels(found.T).to(x.dtype)
         return map.reshape(len(x), 1, *images.shape[2:]).expand_as(images).reshape(x.shape)
 
-    with torch.no_grad():
+    with torch.set_grad_enabled(create_graph):
         return explain_in_parts(
-            explain, model, x, target, method.max_batch, create_graph=False, passes=len(masks)
+            explain, model, x, target, method.max_batch, create_graph=create_graph, passes=len(masks)
         )

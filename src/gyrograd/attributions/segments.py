@@ -7,6 +7,7 @@ logit, a probability, ...) that the model then gives to the target class.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,13 +16,27 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gyrograd.attributions.baselines import check_baseline
-from gyrograd.attributions.batching import MAX_BATCH, in_parts, refuse_graph, rows_at_once, rows_per_example
+from gyrograd.attributions.batching import (
+    MAX_BATCH,
+    in_parts,
+    rows_at_once,
+    rows_per_example,
+    rows_with_graph,
+)
 from gyrograd.attributions.layout import logits_of
 from gyrograd.errors import UserError, check_name
-from gyrograd.numerics.checks import check_inputs, check_logits, check_target, class_indices, try_model
+from gyrograd.numerics.checks import (
+    check_inputs,
+    check_logits,
+    check_rows,
+    check_target,
+    class_indices,
+    try_model,
+)
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import check_quantity, quantity_of
 from gyrograd.numerics.random import keys, uniform
+from gyrograd.numerics.recomputation import recomputed_in_backward
 from gyrograd.progress import track
 from gyrograd.types import Images, Inputs, Model, Targets
 
@@ -157,6 +172,7 @@ def worths(
     target: Tensor,
     quantity: str = "logit",
     max_batch: int = MAX_BATCH,
+    create_graph: bool = False,
 ) -> list[Tensor]:
     """The worths of each example's coalitions (`n s`, where n and s may differ by example), in float64."""
     checked = False
@@ -168,7 +184,7 @@ def worths(
             checked = True
         return quantity_of(logits.double(), target[examples], quantity)
 
-    return over_coalitions(model, x, baseline, segments, coalitions, worth, max_batch)
+    return over_coalitions(model, x, baseline, segments, coalitions, worth, max_batch, create_graph)
 
 
 def over_coalitions(
@@ -179,24 +195,32 @@ def over_coalitions(
     coalitions: list[Tensor],
     value: Callable[[Tensor, Tensor], Tensor],
     max_batch: int = MAX_BATCH,
+    create_graph: bool = False,
 ) -> list[Tensor]:
     """`value(logits, examples)` of every coalition, `examples` being the number of each row's example.
 
-    Forward passes run over examples x coalitions, at most `max_batch` images at once, halved when memory runs out.
+    Forward passes run over examples x coalitions, at most `max_batch` images at once, halved when memory runs out. With
+    `create_graph` the values can be differentiated to x; activations of several passes are computed again in backward.
     """
     # The rows of all examples form one list, so that passes are full whatever the number of coalitions per example.
     counts = [len(rows) for rows in coalitions]
     owner = torch.repeat_interleave(torch.tensor(counts)).to(x.device)
     images, fills = as_images(x), as_images(baseline)
 
-    def value_of(rows: slice) -> Tensor:
+    def values_of(images: Tensor, fills: Tensor, rows: slice) -> Tensor:
         masked = _masked_images(images, fills, segments, coalitions, rows.start, rows.stop)
         rebuilt = masked.reshape(-1, *x.shape[1:])
         return value(check_logits(logits_of(model, rebuilt), rebuilt), owner[rows])
 
-    with torch.no_grad(), eval_mode(model):
-        size = max(1, rows_at_once(max_batch, x) // rows_per_example(model))
-        parts = in_parts(value_of, len(owner), size)
+    def part_of(rows: slice) -> Tensor:
+        run = partial(values_of, rows=rows)
+        whole = len(range(*rows.indices(len(owner)))) == len(owner)
+        return run(images, fills) if whole else recomputed_in_backward(run, model, images, fills)
+
+    with torch.set_grad_enabled(create_graph), eval_mode(model):
+        budget = rows_with_graph(max_batch, x) if create_graph else rows_at_once(max_batch, x)
+        size = max(1, budget // rows_per_example(model))
+        parts = in_parts(part_of, len(owner), size)
         whole = torch.cat(list(track(parts, -(-len(owner) // size), "coalitions")))
     return list(whole.split(counts))
 
@@ -231,14 +255,20 @@ def over_groups(map: Inputs, groups: Segments) -> Float[Tensor, "b s"]:
 
 
 def segment_map(method: Any, model: Model, x: Inputs, target: Targets, create_graph: bool) -> Inputs:
-    """The map of a method with one coefficient per segment, spread over the pixels; refuses `create_graph`."""
-    name = type(method).__name__.upper()
-    refuse_graph(create_graph, f"{name} has no derivative to x (segments jump as x moves)")
-    check_inputs(x)
-    target, x = class_indices(target, x), x.detach()
+    """The map of a method with one coefficient per segment, spread over the pixels.
+
+    Its derivative is that of the coefficients. It does not see where segments jump as x moves.
+    """
+    if create_graph:
+        check_rows(x)
+    else:
+        check_inputs(x)
+        x = x.detach()
+    target = class_indices(target, x)
     try_model(model, x)
     segments = segments_of(method, x)
-    return paint_segments(method.coefficients(model, x, target, segments), segments, x)
+    with torch.set_grad_enabled(create_graph):
+        return paint_segments(method.coefficients(model, x, target, segments, create_graph), segments, x)
 
 
 def segments_of(method: Any, x: Inputs) -> Segments:

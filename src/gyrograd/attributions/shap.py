@@ -35,6 +35,8 @@ from gyrograd.types import Inputs, Model, Targets
     "shap",
     paper="tan2023",
     equation="Section 3.2 (SHAP), Theorem C.11",
+    differentiable=True,
+    forward_only=True,
     order=90,
     label="SHAP",
     passes="draws",
@@ -46,7 +48,7 @@ class Shap(ComparedBySettings):
 
     Each pixel of the map, in every channel, has the value of its segment. The values (one per segment, not per pixel)
     sum to f(x) - f(baseline) exactly. All images use the same coalitions for a seed, so a map depends on its image
-    alone. Not differentiable to x.
+    alone. Its derivative holds the segments fixed.
 
     `sampling="paired"` first takes the smallest and largest coalitions, each once, then random ones from the rest of
     the Shapley kernel, each followed by its complement. With 2^s - 2 draws or more it takes all of them and the values
@@ -89,14 +91,14 @@ class Shap(ComparedBySettings):
         return segment_map(self, model, x, target, create_graph)
 
     def coefficients(
-        self, model: Model, x: Inputs, target: Tensor, segments: Segments
+        self, model: Model, x: Inputs, target: Tensor, segments: Segments, create_graph: bool = False
     ) -> Float[Tensor, "b s"]:
         """One value per segment, in float64, with zeros after an image's own segments."""
         sizes = segment_counts(segments, "SHAP", single=self.allow_single)
         plans = {s: self._plan(s, x.device) for s in set(sizes)}
         rows = [plans[s].rows for s in sizes]
         fill = baseline_of(x, self.baseline)
-        values = worths(model, x, fill, segments, rows, target, self.quantity, self.max_batch)
+        values = worths(model, x, fill, segments, rows, target, self.quantity, self.max_batch, create_graph)
         shares = [plans[s].values(worth) for s, worth in zip(sizes, values, strict=True)]
         return pad_sequence(shares, batch_first=True)
 

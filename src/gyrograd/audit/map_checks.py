@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gyrograd.audit.methods import Method
-from gyrograd.audit.plans import GRADIENT, OTHER, AuditInputs
+from gyrograd.audit.plans import OTHER, AuditInputs, map_cost
 from gyrograd.measurement import CLEAN, Look, Metric, Plan, Sample, streams
 from gyrograd.metrics.reductions import reduce_map
 from gyrograd.metrics.sanity_checks import conserved_relevance, is_constant, shuffle_weights
@@ -35,7 +35,7 @@ def map_check_plans(inputs: AuditInputs, methods: Sequence[Method]) -> list[Plan
         Plan(
             {row_of(method.name): method.attribution},
             # The map, and that of the model with shuffled weights.
-            (replace(CLEAN, effort=(OTHER, float(2 * GRADIENT * method.passes))),),
+            (replace(CLEAN, effort=(OTHER, 2.0 * map_cost(method.attribution))),),
             (metric,),
             images,
             inputs.seed,

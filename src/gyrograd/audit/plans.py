@@ -47,7 +47,7 @@ from gyrograd.metrics import (
     insertion,
 )
 from gyrograd.metrics.passes import logits_in_parts
-from gyrograd.registry import available, in_order
+from gyrograd.registry import available, fact, in_order
 from gyrograd.types import Attribution, Labels, Model
 
 NOISE = "noise"
@@ -56,7 +56,8 @@ MODEL, BOUNDS = "model", "bounds"
 
 # Estimated costs for the progress bar, in forward passes per image: a gradient is about three, a step of an attack
 # about twelve (a map with its graph, that graph's derivative, the verdict). The ratio of first and second derivatives
-# differs between nets by factors of two to three, so the bar measures the pace of both kinds.
+# differs between nets by factors of two to three, so the bar measures the pace of both kinds. A map of forward passes
+# takes those, and a step on it their gradient.
 GRADIENT, STEP = 3, 12
 ATTACK, OTHER = "attack", "other"
 
@@ -159,8 +160,8 @@ def audit_plans(
 def _conditions(inputs: AuditInputs, method: Method, number: int) -> tuple[Condition, ...]:
     """The conditions of a method: clean, noise, and each attack, with their estimated costs."""
     preset = inputs.preset
-    look = GRADIENT * method.passes + preset.points
-    clean = GRADIENT * method.passes * (1 + preset.draws) + 2 * preset.points
+    look = map_cost(method.attribution) + preset.points
+    clean = map_cost(method.attribution) * (1 + preset.draws) + 2 * preset.points
     curve = preset.radii if number < preset.curve_methods else (preset.eps,)
     return (
         replace(CLEAN, effort=(OTHER, float(clean))),
@@ -197,11 +198,18 @@ def search(inputs: AuditInputs, method: Method, attack: str, radii: tuple[float,
         "transfer_from": method.search,
         "max_batch": max(1, inputs.max_batch // 2),
     }
-    look = GRADIENT * method.passes + preset.points
-    passes = len(radii) * (STEP * passes_of(method.search or method.attribution) * steps + look)
+    look = map_cost(method.attribution) + preset.points
+    step = map_cost(method.search or method.attribution) * STEP // GRADIENT
+    passes = len(radii) * (step * steps + look)
     settings = having("attack", name, given)
     effort = (ATTACK, float(passes))
     return attacked(name, radii, name=attack, images=preset.attacked_images, effort=effort, **settings)
+
+
+def map_cost(attribution: Attribution) -> int:
+    """Estimated cost of a map, in forward passes per image."""
+    passes = passes_of(attribution)
+    return passes if fact("attribution", attribution, "forward_only") else GRADIENT * passes
 
 
 def radii_of(preset: Preset, attack: str, number: int) -> tuple[float, ...]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gyrograd.attacks.auto import coarser
+from gyrograd.registry import fact
 from gyrograd.types import Attribution, Model
 
 Watch: TypeAlias = Callable[[float, str], None]
@@ -108,9 +109,11 @@ class Watched:
             self.looking = False
 
     def __getattr__(self, name: str) -> Any:
-        """Settings of the attribution, from which a search sees how many passes it takes."""
+        """Settings of the attribution, and the registered facts about it that a search reads."""
         if name == "attribution":
             raise AttributeError(name)  # an object that is being copied has no fields yet
+        if name in ("passes", "forward_only"):
+            return fact("attribution", self.attribution, name)
         return getattr(self.attribution, name)
 
     def coarser(self) -> Attribution | None:

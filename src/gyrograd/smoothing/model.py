@@ -9,18 +9,14 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import checkpoint
 
 from gyrograd.errors import UserError
-from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import with_full_precision
-from gyrograd.numerics.second_order import layers_as_now
+from gyrograd.numerics.recomputation import recomputed_in_backward
 from gyrograd.types import Inputs, Kernel, Logits
 
 MOST_SHARED = 1 << 23
@@ -62,9 +58,9 @@ class Smoothed(nn.Module):
         parts = noise.split(draws_at_once)
         if len(parts) == 1:
             return self._sum(x, noise) / self.draws
-        total = self._sum_cheaply(x, parts[0])
+        total = recomputed_in_backward(self._sum, self, x, parts[0])
         for part in parts[1:]:
-            total = total + self._sum_cheaply(x, part)
+            total = total + recomputed_in_backward(self._sum, self, x, part)
         return total / self.draws
 
     def _sum(self, x: Tensor, noise: Tensor) -> Tensor:
@@ -74,22 +70,6 @@ class Smoothed(nn.Module):
         outputs = with_full_precision(self.core(rows))
         total: Tensor = outputs.unflatten(0, (len(noise), len(x))).sum(0)
         return total
-
-    def _sum_cheaply(self, x: Tensor, noise: Tensor) -> Tensor:
-        """As `_sum`, but a graph recomputes activations in backward, so that memory holds only one part."""
-        if not torch.is_grad_enabled():
-            return self._sum(x, noise)
-        mode = nullcontext if self.training else partial(eval_mode, self.core)
-        layers = layers_as_now()
-
-        def again(x: Tensor, noise: Tensor) -> Tensor:
-            # The recomputation may happen after the caller has restored the model's mode and attention kernel.
-            with mode(), sdpa_kernel(SDPBackend.MATH), layers():
-                return self._sum(x, noise)
-
-        # The reentrant kind supports neither torch.autograd.grad nor second derivatives.
-        result: Tensor = checkpoint(again, x, noise, use_reentrant=False, preserve_rng_state=False)
-        return result
 
     def _noise_for(self, x: Tensor) -> Tensor:
         """The draws, cached while settings, shape, type and device stay the same."""
