@@ -66,7 +66,7 @@ def test_the_gradient_map_as_a_challenger_still_has_the_twin(monkeypatch):
 
 def test_memory_holds_the_activations_of_one_part_only():
     """The graph of RISE with 200 masks, cut into parts, keeps less than a tenth of what the whole graph keeps."""
-    x, y = pictures("test", 1)
+    (x, y), model = pictures("test", 1), trained()
     kept: dict[int, int] = {}
     for rows in (8, 512):
         explain = gg.attribution("rise", draws=200, grid=4, max_batch=rows)
@@ -77,6 +77,6 @@ def test_memory_holds_the_activations_of_one_part_only():
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            explain(trained(), x.clone().requires_grad_(), y, create_graph=True)
+            explain(model, x.clone().requires_grad_(), y, create_graph=True)
         kept[rows] = sum(sizes)
     assert kept[8] < kept[512] / 10

@@ -22,6 +22,7 @@ from gyrograd.audit.methods import Method
 from gyrograd.audit.pictures import Damage, damages
 from gyrograd.audit.plane import choice
 from gyrograd.audit.presets import PRESETS, Preset, preset_of
+from gyrograd.audit.sanity_checks import suspects
 from gyrograd.data.dataset import Dataset
 from gyrograd.errors import UserError
 from gyrograd.measurement import Table, streams
@@ -381,6 +382,12 @@ def test_a_black_box_is_attacked_by_transfer() -> None:
     methods = {"gradient": gg.attribution("gradient"), "lime": lime}
     card = audit(small_net(), *small_images(4), preset=SMALL, methods=methods, sweep={})
     assert "attacked by transfer from gradient" in method(card, "lime")["notes"][0]
+    assert ("attacked_by_transfer", "lime") in {
+        (flag["name"], flag["where"]) for flag in card.document["flags"]
+    }
+    assert "lime" in suspects(
+        card.document["flags"]
+    )  # what stays by transfer is an upper bound: never recommended
     own = gg.attribution(lime)
     torch.testing.assert_close(*kept_under_top_k(card, "lime", own, transfer_from="gradient"))
 

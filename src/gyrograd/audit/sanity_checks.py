@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gyrograd.attacks.self_checks import BEATEN_BY, FLAGGED_SHARE, MISLED
 from gyrograd.audit.map_checks import row_of
-from gyrograd.audit.methods import Method
+from gyrograd.audit.methods import BY_TRANSFER, Method
 from gyrograd.audit.plans import MODEL, NOISE, AuditInputs
 from gyrograd.audit.presets import Preset
 from gyrograd.audit.table import worst
@@ -57,6 +57,17 @@ SATURATED = (
 )
 
 
+BY_TRANSFER_ALONE = Flag(
+    name="attacked_by_transfer",
+    raised_if="share of images attacked through another map > 0, because the method gives no derivative",
+    explanation="The attack went through the gradient's map, which says little about others: of occlusion on a plain "
+    "LeNet it left 31 % of the top pixels at 8/255, and following occlusion's own derivative leaves none.",
+    what_to_do="Take what stays under attack as an upper bound. If the method can be differentiated, give it "
+    "create_graph and return a map with its graph.",
+    measured=1.0,
+)
+
+
 def audit_flags(inputs: AuditInputs, table: Table, methods: Sequence[Method]) -> list[CardFlag]:
     """All raised flags, of the model and of each method."""
     x, target, _ = inputs.rows(inputs.sample.index[: inputs.preset.flag_images])
@@ -68,6 +79,8 @@ def audit_flags(inputs: AuditInputs, table: Table, methods: Sequence[Method]) ->
     ]
     for method in methods:
         flags = [*_of_maps(table, method), *_of_numbers(inputs, table, method)]
+        if BY_TRANSFER in method.notes:
+            flags.append(BY_TRANSFER_ALONE)
         found += [(method.name, flag) for flag in flags]
     preset = inputs.preset
     return [_row(where, flag.name, flag, flag.measured, preset) for where, flag in found if flag is not None]

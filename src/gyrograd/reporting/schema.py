@@ -22,8 +22,14 @@ LARGEST = 1e100
 
 HOLLOW = {"ignores_model", "same_map_everywhere", "constant_map", "calm_but_empty"}
 """Flags of maps that are stable for a reason that makes them useless."""
-MASKED = {"beaten_by_noise", "beaten_by_transfer", "beaten_by_squares", "search_misled"}
-"""Flags of maps whose derivative misleads a search, so that they look steadier than they are."""
+MASKED = {
+    "attacked_by_transfer",
+    "beaten_by_noise",
+    "beaten_by_transfer",
+    "beaten_by_squares",
+    "search_misled",
+}
+"""Flags of maps without a derivative, or with one that misleads a search, so that they look steadier than they are."""
 
 Group = Literal["noise", "attack", "transform", "certificate", "faithfulness", "other"]
 Direction = Literal["higher", "lower"]
