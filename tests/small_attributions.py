@@ -18,6 +18,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "gradient_shap": {"draws": 5},
     "deep_shap": {"draws": 3},
     "occlusion": {"patch": 6, "stride": 3},
+    "smooth_lrp": {"draws": 3},
     "rise": {"draws": 20, "grid": 3, "quantity": "logit"},
     # With the cut at zero some of these small nets' maps are zero everywhere.
     "grad_cam": {"relu": False},
@@ -29,10 +30,10 @@ NEEDS_ATTENTION = {"attention_rollout", "gradient_x_attention"}
 """They look at the attention of a vision transformer, which no other net has."""
 CLASS_BLIND = {"attention_rollout"}
 """Their map is the same for every class and quantity."""
-NOT_ODD = {"guided_backprop", "lrp", "grad_cam_plus_plus", "layer_cam", *NEEDS_ATTENTION}
+NOT_ODD = {"guided_backprop", "lrp", "smooth_lrp", "grad_cam_plus_plus", "layer_cam", *NEEDS_ATTENTION}
 """Explaining the opposite does not turn their map around: they treat positive and negative values differently."""
-SAME_MECHANISM = {"grad_cam_plus_plus", "hires_cam", "layer_cam", "deep_shap"}
-"""They differ from `grad_cam` and `deep_lift` in a formula alone: costly suites take those."""
+SAME_MECHANISM = {"grad_cam_plus_plus", "hires_cam", "layer_cam", "deep_shap", "smooth_lrp"}
+"""They differ from `grad_cam`, `deep_lift` and `lrp` in a formula or a mean alone: costly suites take those."""
 ON_ANY_NET = {
     name: entry for name, entry in gg.available("attribution").items() if name not in NEEDS_ATTENTION
 }

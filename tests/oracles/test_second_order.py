@@ -17,7 +17,7 @@ import gyrograd as gg
 
 METHODS = [name for name, entry in ON_ANY_NET.items() if entry.differentiable]
 FORWARD_ONLY = [name for name in METHODS if ON_ANY_NET[name].forward_only]
-ALIKE = NEEDS_PLACES | {"deep_lift", "deep_shap", "gradient_shap", *FORWARD_ONLY}
+ALIKE = NEEDS_PLACES | {"deep_lift", "deep_shap", "gradient_shap", "smooth_lrp", *FORWARD_ONLY}
 """On two nets only: class activation maps need places, means over draws are like their terms, those that have an
 oracle of their own are differentiated there on more, and maps of forward passes have the model's first derivative."""
 FIRST = [name for name in METHODS if name not in ALIKE] + ["deep_lift", "grad_cam", "shap"]

@@ -23,7 +23,7 @@ from gyrograd import records as disk
 from gyrograd.attributions import predict
 from gyrograd.audit import identity
 from gyrograd.audit.card import Card
-from gyrograd.audit.methods import Method, Methods, methods_of
+from gyrograd.audit.methods import BY_TRANSFER, Method, Methods, methods_of
 from gyrograd.audit.plans import MODEL, NOISE
 from gyrograd.audit.presets import Preset
 from gyrograd.audit.table import accuracy_of, stat, steady_radius, worst
@@ -408,7 +408,7 @@ def _row(
         "notes": list(method.notes),
         "columns": stats
         | {"steady_radius": steady_radius(kept, [r / 255 for r in radii])},  # its unit is 1/255
-        "grade": grade_of(stats),
+        "grade": grade_of(stats, suspect=BY_TRANSFER in method.notes),
         "attacked": len(examples),
         "share": [mean(column, column) for column in clean],
         "share_attacked": [mean(*pair) for pair in zip(moved, clean, strict=True)],
@@ -432,9 +432,11 @@ def _verdict(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> 
     def share(row: Mapping[str, Any], key: str) -> str:
         return interval_text(row["columns"][key], ".0f", scale=100, unit=" %")
 
+    # What stays under an attack by transfer is an upper bound, which says nothing beside the others.
+    followed = [row for row in rows if BY_TRANSFER not in row["notes"]] or rows
     first, best = (
         rows[0],
-        max(rows, key=lambda row: (row["columns"]["top_k_kept"] or {"value": -1.0})["value"]),
+        max(followed, key=lambda row: (row["columns"]["top_k_kept"] or {"value": -1.0})["value"]),
     )
     if best["grade"] is None:
         sentence = (
