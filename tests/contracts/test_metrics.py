@@ -103,6 +103,25 @@ def zero_map(model, x, target, *, create_graph=False):
     return torch.zeros_like(x)
 
 
+@pytest.mark.parametrize("name", sorted(set(ENTRIES) - set(WITHOUT_MAP)))
+def test_a_map_that_holds_nan_has_no_value_and_no_guarantee(name):
+    """Sorting takes NaN for the largest value, so that such a map would be ranked like any other."""
+    x, target = batch(3)
+
+    def holed(model, x, target, *, create_graph=False):
+        map = gg.attribution("gradient")(model, x, target)
+        hole = torch.zeros_like(map).index_fill_(3, torch.tensor([0]), 1).bool()
+        return torch.where(hole & (target == 0).view(-1, 1, 1, 1), torch.nan, map)
+
+    target = torch.tensor([0, 1, 2])
+    values = measure(name, net("residual"), x, target, gg.attribution(holed))
+    whole = measure(name, net("residual"), x, target)
+    nothing_shown = {"certified_pixels": 0.0, "certified_cosine": -1.0}
+    expected = nothing_shown.get(name, math.nan)
+    torch.testing.assert_close(values[0], values.new_tensor(expected), equal_nan=True)
+    torch.testing.assert_close(values[1:], whole[1:])
+
+
 @every
 def test_one_finite_number_for_each_example_in_the_declared_range(name):
     x, target = batch(5)

@@ -28,7 +28,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gyrograd.attacks.engine import STAND_IN, AttackBatch, AttackPlan, Begin, Economy, asker, look, run
+from gyrograd.attacks.engine import (
+    STAND_IN,
+    AttackBatch,
+    AttackPlan,
+    Begin,
+    Economy,
+    asker,
+    keeps_prediction,
+    look,
+    run,
+)
 from gyrograd.attacks.loop import Search, SearchResult, first_delta, search, where_rows
 from gyrograd.attacks.objectives import (
     SOFT_SHARES,
@@ -607,8 +617,7 @@ class Duel:
             return Evaluation(scene.map, scene.logits, scene.x.new_zeros(0))
         map, logits = seen or look(self.under.model, self.under.attribution, x, scene.target, graph=False)
         value = self.case.auto.aim(scene).judge(map, logits, x)
-        kept = logits.argmax(1) == scene.logits.argmax(1)
-        return Evaluation(map, logits, torch.where(kept, value, math.inf))
+        return Evaluation(map, logits, torch.where(keeps_prediction(logits, scene), value, math.inf))
 
     def _offer(
         self, name: str, rows: Tensor, delta: Images, seen: tuple[Tensor, Tensor] | None = None

@@ -49,6 +49,7 @@ from gyrograd.numerics.checks import (
     try_model,
 )
 from gyrograd.numerics.cpu_layers import CpuLayers
+from gyrograd.numerics.maps import holds_nan
 from gyrograd.numerics.modes import eval_mode, freeze_weights
 from gyrograd.numerics.random import Keys, keys, normal
 from gyrograd.numerics.second_order import made_for_second_derivatives, single
@@ -499,7 +500,7 @@ class _Asker:
         )
         if judged is None and alone and verdict:
             judged = _verdict(self.aim, scene, there.map, there.logits, perturbed)
-        kept = there.logits.argmax(1) == scene.logits.argmax(1) if judged is None else judged.kept
+        kept = keeps_prediction(there.logits, scene) if judged is None else judged.kept
         return Answer(there.gradient, judged, torch.where(kept, there.value, torch.inf))
 
     def of(self, rows: Tensor) -> _Asker:
@@ -519,7 +520,12 @@ class _Asker:
 
 def _verdict(aim: Aim, scene: Scene, map: Tensor, logits: Tensor, x: Tensor) -> Verdict:
     value = aim.judge(map.detach(), logits.detach(), x.detach())
-    return Verdict(value, logits.argmax(1) == scene.logits.argmax(1))
+    return Verdict(value, keeps_prediction(logits, scene))
+
+
+def keeps_prediction(logits: Logits, scene: Scene) -> Flags:
+    """True for each example that is predicted as the clean one. NaN predicts nothing, although it has an argmax."""
+    return (logits.argmax(1) == scene.logits.argmax(1)) & ~holds_nan(logits)
 
 
 def _restoring(objective: Objective, predicted: Labels, judged: Verdict | None) -> Objective:
@@ -614,7 +620,7 @@ def _result(plan: AttackPlan, under: AttackBatch, found: SearchResult, eps: floa
         map=map,
         start=start,
         value=torch.where(found.stuck, torch.nan, value),
-        prediction_kept=logits.argmax(1) == scene.logits.argmax(1),
+        prediction_kept=keeps_prediction(logits, scene),
         stuck=found.stuck,
         broken=found.broken,
         unmoved=(change == 0).flatten(1).all(1),
@@ -695,6 +701,7 @@ def _flags(
     counted = {
         "zero derivative, so value is NaN and no sign of robustness": result.stuck,
         "derivative not finite, step left out": result.broken,
+        "the map holds NaN, so numbers that compare it are NaN": holds_nan(result.map_clean) | holds_nan(result.map),
         "no image found better than x itself": result.unmoved & ~result.stuck & (result.eps > 0),
         "explained the prediction, which is not the target": result.target != target,
     }

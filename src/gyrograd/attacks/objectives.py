@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gyrograd.attributions.layout import logits_of
 from gyrograd.errors import UserError
-from gyrograd.numerics.maps import frame_target, mass_center, normalize, reduce, top_k_mask
+from gyrograd.numerics.maps import frame_target, holds_nan, mass_center, normalize, reduce, top_k_mask
 from gyrograd.numerics.quantities import quantity_of, with_full_precision
 from gyrograd.numerics.similarity import cosine, l2_distance, pearson, spearman
 from gyrograd.types import Attribution, Images, Inputs, Labels, Logits, Model, PerExample
@@ -97,7 +97,9 @@ def overlap_with(mask: Bool[Tensor, "b h w"], how: str) -> Objective:
     def overlap(map: Tensor, *_: Tensor) -> Tensor:
         k = int(mask[0].sum())
         both = top_k_mask(reduce(map, how).abs(), k) & mask
-        return both.flatten(1).sum(1).to(map.dtype) / k
+        share = both.flatten(1).sum(1).to(map.dtype) / k
+        # NaN counts as largest: without this an attack would win by an image whose map does not exist.
+        return torch.where(holds_nan(map), torch.nan, share)
 
     return overlap
 
