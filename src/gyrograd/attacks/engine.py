@@ -701,7 +701,8 @@ def _flags(
     counted = {
         "zero derivative, so value is NaN and no sign of robustness": result.stuck,
         "derivative not finite, step left out": result.broken,
-        "the map holds NaN, so numbers that compare it are NaN": holds_nan(result.map_clean) | holds_nan(result.map),
+        "the map holds NaN, so numbers that compare it are NaN": holds_nan(result.map_clean)
+        | holds_nan(result.map),
         "no image found better than x itself": result.unmoved & ~result.stuck & (result.eps > 0),
         "explained the prediction, which is not the target": result.target != target,
     }
