@@ -163,7 +163,11 @@ def check_target(target: Tensor, b: int, k: int) -> None:
         )
 
 
-def _check_one_each(target: Tensor, b: int) -> None:
+def _check_one_each(target: Any, b: int) -> None:
+    if not isinstance(target, Tensor):
+        raise UserError(
+            f"The target is a {type(target).__name__}; give class indices as a tensor: torch.tensor(target)."
+        )
     if target.shape != (b,):
         raise UserError(
             f"The target has shape {tuple(target.shape)} for {b} examples; give one class index for each, "
