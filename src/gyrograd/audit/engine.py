@@ -48,7 +48,7 @@ from gyrograd.audit.table import (
     steady_radius,
 )
 from gyrograd.audit.theorems import promises
-from gyrograd.audit.verdict import MIN_IMAGES_FOR_CI, NOT_JUDGED, Grade, grade_of, guessing_note, sentences
+from gyrograd.audit.verdict import NOT_JUDGED, Grade, grade_of, guessing_note, sentences
 from gyrograd.data.dataset import Dataset
 from gyrograd.data.opening import is_labelled
 from gyrograd.data.streamed import Streamed
@@ -63,8 +63,8 @@ from gyrograd.models.opening import UNTRAINED, check_model
 from gyrograd.models.opening import notes as model_notes
 from gyrograd.numerics.checks import TRIAL_ROWS, check_images, check_target, class_indices
 from gyrograd.numerics.modes import eval_mode
-from gyrograd.numerics.statistics import Stat, paired_difference
-from gyrograd.numerics.wording import eps_text
+from gyrograd.numerics.statistics import MIN_IMAGES_FOR_CI, Stat, paired_difference
+from gyrograd.numerics.wording import eps_text, few_images_note
 from gyrograd.occupancy import exclusive_folder
 from gyrograd.registry import lookup
 from gyrograd.reporting.schema import SCHEMA, AuditCard, CardFlag, Verdict
@@ -263,14 +263,10 @@ def shard_of(preset: Preset, shape: Sequence[int], at_once: int = 1) -> int:
 def _warnings(x: Tensor | Streamed, preset: Preset) -> list[str]:
     n, brightest = len(x), 1.0 if isinstance(x, Streamed) else float(x.max())
     dark = f"No pixel is above {brightest:.2g}: images look so if they were divided by 255 twice."
-    few = (
-        f"{n} image{'s are' if n > 1 else ' is'} few: intervals over fewer than {MIN_IMAGES_FOR_CI} are too narrow to "
-        "go by."
-    )
     brief = "A search this short shows that a map moves, not that it holds: --preset quick searches longer."
     return [
         *([dark] if brightest < DARK else []),
-        *([few] if n < MIN_IMAGES_FOR_CI else []),
+        *([few_images_note(n)] if n < MIN_IMAGES_FOR_CI else []),
         *([brief] if preset.is_brief else []),
         f"No number under attack is a guarantee: the searches took {searched(preset)}, and longer ones (--steps) can "
         "move maps further.",

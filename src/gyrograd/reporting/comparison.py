@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gyrograd.numerics.statistics import paired_difference
+from gyrograd.numerics.statistics import MIN_IMAGES_FOR_CI, paired_difference
 from gyrograd.numerics.wording import eps_text, interval_text, number, radius_text
 from gyrograd.records import JsonObject
 from gyrograd.reporting.charts import change_chart
@@ -30,6 +30,8 @@ Verdict = Literal["better", "worse", "no clear change", "not comparable"]
 TITLES = ("Improved", "Got worse", "Better for some methods, worse for others")
 YARDSTICKS = ("steady_radius", "top_k_kept")
 """Columns that measure how far an explanation holds, the best first."""
+MAX_LISTED = 4
+"""Columns that a note names."""
 
 
 @dataclass(frozen=True)
@@ -329,6 +331,18 @@ def _notes(a: ComparedAudit, b: ComparedAudit, changes: Sequence[Change]) -> lis
         one, two = (each.method(method).get("settings") for each in (a, b))
         if one is not None and two is not None and one != two:
             notes.append(f"{method} has other settings for {b.name} ({two}) than for {a.name} ({one}).")
+    few = {
+        each.column["label"]
+        for each in changes
+        if each.change is not None
+        and any(0 < (stat["n"] or 0) < MIN_IMAGES_FOR_CI for stat in (each.a, each.b, each.change) if stat)
+    }
+    if few:
+        every = sorted(few)
+        labels = ", ".join(every[:MAX_LISTED]) + (", ..." if len(every) > MAX_LISTED else "")
+        notes.append(
+            f"Fewer than {MIN_IMAGES_FOR_CI} images, over which intervals are too narrow to go by: {labels}."
+        )
     lost = {each.column["label"]: each.why for each in changes if each.why.startswith("measured differently")}
     return [*notes, *(f"{label}: {why}." for label, why in lost.items())]
 
