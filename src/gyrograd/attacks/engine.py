@@ -39,6 +39,7 @@ from gyrograd.models.class_names import own_class_names
 from gyrograd.numerics.balls import L2, Linf, ball
 from gyrograd.numerics.bfloat16 import bfloat16_pays, in_bfloat16
 from gyrograd.numerics.checks import (
+    answers_change,
     check_fits,
     check_images,
     check_inputs,
@@ -344,7 +345,7 @@ def run(
 
         parts = list(in_parts(part, len(x), size))
     results = [concatenate_results(of_one_eps) for of_one_eps in zip(*parts, strict=True)]
-    return tuple(replace(r, flags=_flags(r, guide, attribution, surrogate, target)) for r in results)
+    return tuple(replace(r, flags=_flags(r, model, guide, attribution, surrogate, target)) for r in results)
 
 
 def _begin(model: Model, hit: AttackResult, rows: slice) -> Begin:
@@ -690,8 +691,15 @@ def _rows(plan: AttackPlan, part: slice, b: int) -> AttackPlan:
     return plan
 
 
+CHANGING = (
+    "the model's logits for the same images change from call to call (dropout or noise is active in eval mode), so a "
+    "map moves without an attack"
+)
+
+
 def _flags(
     result: AttackResult,
+    model: Model,
     guide: Guide,
     attribution: Attribution,
     surrogate: Attribution,
@@ -709,7 +717,11 @@ def _flags(
     if is_being_recorded(target):
         counted = {}  # counts would read values, which a CUDA graph cannot; its flags are not read
     through = f"transfer: searched through {surrogate!r}, not through the attribution itself"
-    notes = [guide.note, through if surrogate is not attribution else ""]
+    notes = [
+        guide.note,
+        through if surrogate is not attribution else "",
+        CHANGING if answers_change(model) else "",
+    ]
     notes += [
         f"{what}: {int(rows.sum())} of {len(rows)} images" for what, rows in counted.items() if rows.any()
     ]

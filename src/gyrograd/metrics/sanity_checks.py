@@ -19,6 +19,7 @@ from gyrograd.errors import UserError
 from gyrograd.metrics.passes import logits_in_parts, scores
 from gyrograd.metrics.reductions import reduce_map
 from gyrograd.numerics import random
+from gyrograd.numerics.checks import change_of
 from gyrograd.numerics.similarity import cosine
 from gyrograd.registry import Direction
 from gyrograd.types import Attribution, Flags, Inputs, Labels, Logits, Model, PerExample
@@ -258,7 +259,7 @@ def _squashed(logits: Logits) -> Flag | None:
 
 
 def _changing(first: Logits, again: Logits) -> Flag | None:
-    change = _change(first, again)
+    change = change_of(first, again)
     # The same program on the same batch: more than a change of the last digits comes from the model.
     limit = 100 * torch.finfo(first.dtype).eps
     return _flag_if(
@@ -273,7 +274,7 @@ def _changing(first: Logits, again: Logits) -> Flag | None:
 
 
 def _dependent(first: Logits, other: Logits) -> Flag | None:
-    change = _change(first, other)
+    change = change_of(first, other)
     # A different batch size can run different kernels, which round differently.
     limit = 10 * torch.finfo(first.dtype).eps ** 0.5
     return _flag_if(
@@ -284,16 +285,6 @@ def _dependent(first: Logits, other: Logits) -> Flag | None:
         "logit), and so does its map.",
         "Normalise by stored statistics in eval mode, and let nothing in the model mix the rows of a batch.",
         change,
-    )
-
-
-def _change(one: Logits, other: Logits) -> float:
-    """Largest difference relative to the largest value, over the rows that are finite in both."""
-    finite = one.isfinite().all(1) & other.isfinite().all(1)
-    if not finite.any():
-        return 0.0
-    return float(
-        (one - other)[finite].abs().max() / one[finite].abs().max().clamp_min(torch.finfo(one.dtype).tiny)
     )
 
 
