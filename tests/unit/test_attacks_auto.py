@@ -962,3 +962,15 @@ def test_logits_of_nan_predict_nothing():
     assert model(near.x).isnan().any(1).all()
     assert not near.prediction_kept.any()
     assert gg.metric("accuracy")(model, None, near.x, target).tolist() == [0, 0, 0]
+
+
+def test_a_change_that_rounding_made_larger_than_eps_is_flagged():
+    torch.manual_seed(0)
+    x = 0.5 + 0.4 * torch.rand(2, 3, 8, 8)
+    layers = nn.Conv2d(3, 4, 3), nn.SiLU(), nn.Flatten(), nn.Linear(4 * 36, 3)
+    model, gradient = nn.Sequential(*layers).eval(), gg.attribution("gradient")
+    attack = gg.attack("pgd", eps=0.5 / 255, steps=2)  # half of what bfloat16 can tell apart here
+    assert attack(model, gradient, x, torch.tensor([0, 1])).flags == ()
+    hit = attack(model.bfloat16(), gradient, x.bfloat16(), torch.tensor([0, 1]))
+    assert hit.budget_used.max() > 1.5
+    assert any("rounding to bfloat16 made the change larger than eps" in flag for flag in hit.flags)

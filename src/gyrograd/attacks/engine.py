@@ -697,6 +697,10 @@ CHANGING = (
 )
 
 
+BUDGET_SLACK = 1.01
+"""Share of eps that a change may take up: single precision rounds far less, bfloat16 to 1/256."""
+
+
 def _flags(
     result: AttackResult,
     model: Model,
@@ -713,6 +717,9 @@ def _flags(
         | holds_nan(result.map),
         "no image found better than x itself": result.unmoved & ~result.stuck & (result.eps > 0),
         "explained the prediction, which is not the target": result.target != target,
+        f"rounding to {str(result.x.dtype).removeprefix('torch.')} made the change larger than eps": (
+            result.budget_used > BUDGET_SLACK
+        ),
     }
     if is_being_recorded(target):
         counted = {}  # counts would read values, which a CUDA graph cannot; its flags are not read
