@@ -50,7 +50,7 @@ from gyrograd.audit.table import (
 from gyrograd.audit.theorems import promises
 from gyrograd.audit.verdict import NOT_JUDGED, Grade, grade_of, guessing_note, sentences
 from gyrograd.data.dataset import Dataset
-from gyrograd.data.opening import is_labelled
+from gyrograd.data.opening import check_labels_fit, is_labelled
 from gyrograd.data.streamed import Streamed
 from gyrograd.errors import UserError
 from gyrograd.measurement import Interrupted, Plan, Sample, Table, Workers, mean_over, measure
@@ -58,7 +58,7 @@ from gyrograd.measurement.clusters import workers_of
 from gyrograd.measurement.run import data_hash, model_hash
 from gyrograd.measurement.workers import ProcessesIfLong
 from gyrograd.models import logits_of
-from gyrograd.models.class_names import class_names
+from gyrograd.models.class_names import class_names, label_notes
 from gyrograd.models.opening import UNTRAINED, check_model
 from gyrograd.models.opening import notes as model_notes
 from gyrograd.numerics.checks import TRIAL_ROWS, check_images, check_target, class_indices
@@ -175,7 +175,10 @@ def audit(
     settings = {
         "preset": preset if isinstance(preset, str) else "own",
         "left_out": left_out,
-        "notes": [*dict.fromkeys([*notes, *model_notes(model)]), *_warnings(inputs.sample.x, chosen)],
+        "notes": [
+            *dict.fromkeys([*notes, *inputs.notes, *model_notes(model)]),
+            *_warnings(inputs.sample.x, chosen),
+        ],
     }
     card_of = partial(_card, inputs, tried, settings, command, started)
     place = None if out is None else Path(out)
@@ -487,9 +490,10 @@ def _inputs(
 ) -> AuditInputs:
     """The audit's inputs, checked before any long computation."""
     of_data: Sequence[str] | None = None
+    own_labels = isinstance(images, Dataset) and is_labelled(images) and labels is None
     if isinstance(images, Dataset):
         known = is_labelled(images)
-        labels = images.labels if labels is None and known else labels
+        labels = images.labels if own_labels else labels
         of_data = images.classes if known else None
         data_name = data_name or images.name
         pixels = images.images if isinstance(images.images, Streamed) else images.pixels()
@@ -506,6 +510,10 @@ def _inputs(
     model = check_model(model, few)
     with torch.no_grad(), eval_mode(model):
         logits = logits_of(model, few[:1])
+    doubts: tuple[str, ...] = ()
+    if isinstance(images, Dataset) and own_labels:
+        check_labels_fit(images, logits.shape[1])
+        doubts = label_notes(model, logits.shape[1], images.name, images.classes)
     if labels is None:
         target = torch.cat([predict(model, part.to(weight.device)).cpu() for part in x.split(max_batch)])
     else:
@@ -539,6 +547,7 @@ def _inputs(
         labels is not None,
         None if classes is None else tuple(classes),
         {} if names is None else dict(zip(places, names, strict=True)),
+        doubts,
     )
 
 

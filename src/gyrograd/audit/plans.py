@@ -85,6 +85,8 @@ class AuditInputs:
     classes: tuple[str, ...] | None
     names: Mapping[int, str] = field(default_factory=dict)
     """Names of the images by example: their files, or their set and number."""
+    notes: tuple[str, ...] = ()
+    """Doubts about the labels."""
     hits: dict[Attack, AttackResult] = field(default_factory=dict, repr=False)
     """Attacks on single images, stored for the pictures."""
 
