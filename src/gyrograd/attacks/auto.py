@@ -19,7 +19,6 @@ the others.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -69,6 +68,7 @@ from gyrograd.attributions.gradient import Gradient
 from gyrograd.attributions.settings import passes_of
 from gyrograd.errors import UserError, check_counts, check_name
 from gyrograd.numerics.balls import ball
+from gyrograd.numerics.copies import copy_of
 from gyrograd.numerics.maps import REDUCTIONS, reduce, top_k_mask
 from gyrograd.numerics.random import signs
 from gyrograd.registry import make, register
@@ -656,8 +656,7 @@ def soften(model: Model) -> Model | None:
     if not any(module.beta > SOFT_BETA for module in sharp):
         return None
     # The copy shares the model's weights, because it is only differentiated to x.
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    soft = copy.deepcopy(model, shared)
+    soft = copy_of(model, (*model.parameters(), *model.buffers()))
     for module in soft.modules():
         if isinstance(module, nn.Softplus):
             module.beta = min(module.beta, SOFT_BETA)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import tempfile
@@ -33,6 +32,7 @@ from gyrograd.models.checksums import signed_bytes
 from gyrograd.models.opening import check_model, image_size, notes, open_model, resolve_device
 from gyrograd.models.scripts import Scripted
 from gyrograd.models.weights import read_tensors
+from gyrograd.numerics.copies import copy_of
 from gyrograd.numerics.statistics import MIN_IMAGES_FOR_CI
 from gyrograd.numerics.wording import few_images_note
 from gyrograd.occupancy import exclusive_folder
@@ -418,7 +418,7 @@ def _model(
         raise UserError("weights, classes and normalize are for a model given by name; leave them out.")
     else:
         spec = spec_of(model)
-        found, source = copy.deepcopy(model).to(place).eval(), spec.name if spec else type(model).__name__
+        found, source = copy_of(model).to(place).eval(), spec.name if spec else type(model).__name__
     if not any(weight.requires_grad for weight in found.parameters()):
         raise UserError(
             f"{source} has no weights that learn; unfreeze some (requires_grad_) before hardening."

@@ -5,7 +5,6 @@ Each check returns a `Flag` or None. A flag does not prove a number wrong; it na
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from gyrograd.metrics.passes import logits_in_parts, scores
 from gyrograd.metrics.reductions import reduce_map
 from gyrograd.numerics import random
 from gyrograd.numerics.checks import change_of
+from gyrograd.numerics.copies import copy_of
 from gyrograd.numerics.similarity import cosine
 from gyrograd.registry import Direction
 from gyrograd.types import Attribution, Flags, Inputs, Labels, Logits, Model, PerExample
@@ -160,7 +160,7 @@ def ignores_model_flag(cosines: PerExample, *, limit: float = 0.9) -> Flag | Non
 
 def shuffle_weights(model: Model, seed: int = 0) -> Model:
     """A copy of the model with the numbers of each weight tensor permuted."""
-    twin = copy.deepcopy(model)
+    twin = copy_of(model)
     shuffle(twin.parameters(), seed)
     return twin
 
