@@ -123,6 +123,18 @@ def test_a_map_that_holds_nan_has_no_value_and_no_guarantee(name):
 
 
 @every
+def test_a_row_of_pixels_has_a_number_or_a_sentence(name):
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(15, 3)).double().eval()
+    x, target = torch.rand(2, 3, 1, 5, dtype=torch.float64), torch.tensor([0, 2])
+    try:
+        values = measure(name, model, x, target, **({"k": 1} if "k" in SMALL.get(name, {}) else {}))
+    except UserError as error:
+        assert "pixels" in str(error)
+    else:
+        assert values.shape == (2,)
+
+
+@every
 def test_one_finite_number_for_each_example_in_the_declared_range(name):
     x, target = batch(5)
     values = measure(name, net("residual"), x, target)

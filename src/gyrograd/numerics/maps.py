@@ -69,6 +69,8 @@ def frame_target(h: int, w: int, width: int | None = None) -> Float[Tensor, "h w
     """1 on a frame and 0 inside, the target map of joo2023's attack: 5 pixels wide on 32 (35 on 224)."""
     side = min(h, w)
     width = max(1, round(side * 5 / 32)) if width is None else width
+    if side < 2:
+        raise UserError(f"No frame fits {h} x {w} pixels; give images of 2 x 2 or more, or another goal.")
     if not 1 <= width <= side // 2:
         raise UserError(f"A frame {width} wide does not fit {h} x {w}; give a width from 1 to {side // 2}.")
     target = torch.ones(h, w)
