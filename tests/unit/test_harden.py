@@ -512,6 +512,9 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(model, tmp_path, chang
 
 
 def test_data_that_cannot_be_used_is_refused(model, tmp_path):
+    other = Dataset(TEST.images, TEST.labels, tuple(reversed(TEST.classes)), "other")
+    with pytest.raises(UserError, match="different classes"):
+        harden(model, TRAIN, test=other, out=tmp_path / "other", **HOW)
     one = Dataset(TRAIN.images, torch.zeros_like(TRAIN.labels), ("above",), "one kind")
     with pytest.raises(UserError, match="one class, 'above'"):
         harden(model, one, out=tmp_path, **HOW)

@@ -179,7 +179,7 @@ def harden(
         raise UserError(
             "The objective has no term that makes explanations hold; give steady, l2_cosine, or settings with terms."
         )
-    check_fit(net, split.train, None, settings, objective_of(settings), process_group(settings))
+    check_fit(net, split.train, split.test, settings, objective_of(settings), process_group(settings))
     count = min(images, len(split.test))
     run = HardeningRun(
         net, given, source, weights_digest(given), split, settings, left_out, max_accuracy_loss, tries, count,

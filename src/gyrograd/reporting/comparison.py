@@ -324,6 +324,12 @@ def _notes(a: ComparedAudit, b: ComparedAudit, changes: Sequence[Change]) -> lis
             f"{a.name} was measured on {a.data} and {b.name} on {b.data}: a difference may come from the images, not "
             "the model."
         )
+    made_by = [((each.card["rerun"] or {}).get("versions") or {}).get("gyrograd") for each in (a, b)]
+    if None not in made_by and made_by[0] != made_by[1]:
+        notes.append(
+            f"{a.name} was measured by gyrograd {made_by[0]} and {b.name} by {made_by[1]}: a difference may come from "
+            "the version, not the model."
+        )
     weights = a.card["model"]["sha256"]
     if weights is not None and weights == b.card["model"]["sha256"]:
         notes.append("Both audits are of the same weights: what changed is how they were measured.")
