@@ -20,7 +20,7 @@ from gyrograd.records import JsonObject
 from gyrograd.reporting.charts import change_chart
 from gyrograd.reporting.page import render_template
 from gyrograd.reporting.pictures import load_arrays
-from gyrograd.reporting.schema import AuditCard, CardColumn, attack_radii, card_path, read_card
+from gyrograd.reporting.schema import AuditCard, CardColumn, attack_radii, card_path, read_card, version_of
 from gyrograd.reporting.showcase import Showcase, two_models
 from gyrograd.reporting.table import GROUPS
 from gyrograd.reporting.values import Column, StoredValues, read_values, values_behind
@@ -324,7 +324,7 @@ def _notes(a: ComparedAudit, b: ComparedAudit, changes: Sequence[Change]) -> lis
             f"{a.name} was measured on {a.data} and {b.name} on {b.data}: a difference may come from the images, not "
             "the model."
         )
-    made_by = [((each.card["rerun"] or {}).get("versions") or {}).get("gyrograd") for each in (a, b)]
+    made_by = [version_of(each.card) for each in (a, b)]
     if None not in made_by and made_by[0] != made_by[1]:
         notes.append(
             f"{a.name} was measured by gyrograd {made_by[0]} and {b.name} by {made_by[1]}: a difference may come from "
