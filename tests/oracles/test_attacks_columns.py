@@ -229,6 +229,25 @@ def test_a_mask_of_another_shape_is_refused(shape):
         Auto(column="mass_in_mask", mask=torch.ones(shape, dtype=torch.bool))(tiny_net(), GRADIENT, x, target)
 
 
+@pytest.mark.parametrize(
+    ("column", "settings", "words"),
+    [
+        ("mass_in_mask", {"mask": torch.full((H, W), 0.3)}, "other values than 0 and 1"),
+        ("mass_in_mask", {"mask": -torch.ones(H, W)}, "other values than 0 and 1"),
+        (
+            "mass_in_mask",
+            {"mask": torch.arange(3).view(3, 1, 1).expand(3, H, W) == 1},
+            "no pixel that counts",
+        ),
+        ("distance_to_goal", {"goal": torch.full((H, W), torch.nan)}, "goal map holds NaN"),
+    ],
+)
+def test_a_mask_or_goal_that_says_nothing_is_refused(column, settings, words):
+    x, target = images(3)
+    with pytest.raises(gg.UserError, match=words):
+        Auto(column=column, steps=1, **settings)(tiny_net(), GRADIENT, x, target)
+
+
 def test_masks_and_goals_go_with_their_images_in_every_part_of_the_batch():
     x, target = images(4)
     masks = torch.rand(4, H, W, generator=torch.Generator().manual_seed(9)) > 0.5

@@ -302,7 +302,7 @@ COLUMNS: dict[str, Column] = {
 
 
 def check_mask(mask: Tensor, x: Images) -> None:
-    """Refuse a mask that is not `h w`, or one `h w` per image."""
+    """Refuse a mask that is not `h w`, or one `h w` per image, of zeros and ones with a one in each."""
     h, w = x.shape[2:]
     if (
         mask.shape[-2:] != (h, w)
@@ -312,6 +312,12 @@ def check_mask(mask: Tensor, x: Images) -> None:
         raise UserError(
             f"The mask has shape {tuple(mask.shape)} for images {tuple(x.shape)}; give {h} x {w}, or one per image."
         )
+    if not bool(((mask == 0) | (mask == 1)).all()):
+        raise UserError(
+            "The mask holds other values than 0 and 1; give True on the pixels that count, such as mask > 0.5."
+        )
+    if not bool((mask != 0).flatten(-2).any(-1).all()):
+        raise UserError("A mask has no pixel that counts; give True on some, or leave that image out.")
 
 
 def attack_every_radius(auto: Auto, plan: AttackPlan, under: AttackBatch) -> list[SearchResult]:

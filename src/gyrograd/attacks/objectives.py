@@ -264,6 +264,8 @@ def goal_maps(
             f"The goal has shape {tuple(goal.shape) if isinstance(goal, Tensor) else goal} for images "
             f"{tuple(x.shape)}; give 'frame', one map {h} x {w}, a map for each image, or images."
         )
+    if bool(holds_nan(maps).any()):
+        raise UserError("The goal map holds NaN; give a map that exists.")
     return normalize(maps, scale).detach().expand(len(x), h, w)
 
 
