@@ -264,3 +264,14 @@ def test_masks_and_goals_go_with_their_images_in_every_part_of_the_batch():
             tiny_net(), GRADIENT, x[2:3], target[2:3]
         )
         torch.testing.assert_close(whole.start[2:3], alone.start)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("column", sorted(COLUMNS))
+def test_every_column_of_a_net_in_half_precision_has_a_search(column, dtype):
+    x, target = images(2)
+    settings = {"mask": torch.arange(W).expand(H, W) < W // 2} if column == "mass_in_mask" else {}
+    hit = Auto(column=column, steps=2, eps=8 / 255, **settings)(
+        tiny_net().to(dtype), GRADIENT, x.to(dtype), target
+    )
+    assert hit.value.isfinite().all()

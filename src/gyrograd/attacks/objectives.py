@@ -186,7 +186,9 @@ def soft_insertion(scene: Scene, curve: PixelCurve, how: str) -> Objective:
         width = SHARPNESS * torch.where(thresholds != 0, thresholds.abs(), 1)
         member = torch.sigmoid((pixels[:, None] - thresholds) / width)
         images = empty[:, None] + member.view(-1, n, 1, *map.shape[2:]) * content[:, None]
-        return quantity_of(logits_of(model, images.flatten(0, 1)), target, "probability").view(-1, n).mean(1)
+        # The map comes in single precision, the model takes that of the images.
+        logits = logits_of(model, images.flatten(0, 1).to(empty.dtype))
+        return quantity_of(logits, target, "probability").view(-1, n).mean(1)
 
     return inserted
 
