@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,35 @@ def halves(x: torch.Tensor) -> torch.Tensor:
 
 def zero_map(model, x, target, *, create_graph=False):
     return torch.zeros_like(x)
+
+
+@pytest.mark.parametrize("name", sorted(set(ENTRIES) - set(WITHOUT_MAP)))
+def test_a_map_that_holds_nan_has_no_value_and_no_guarantee(name):
+    """Sorting takes NaN for the largest value, so that such a map would be ranked like any other."""
+    x, target = batch(3)
+
+    def holed(model, x, target, *, create_graph=False):
+        map = gg.attribution("gradient")(model, x, target)
+        hole = torch.zeros_like(map).index_fill_(3, torch.tensor([0]), 1).bool()
+        return torch.where(hole & (target == 0).view(-1, 1, 1, 1), torch.nan, map)
+
+    target = torch.tensor([0, 1, 2])
+    values = measure(name, net("residual"), x, target, gg.attribution(holed))
+    whole = measure(name, net("residual"), x, target)
+    nothing_shown = {"certified_pixels": 0.0, "certified_cosine": -1.0}
+    expected = nothing_shown.get(name, math.nan)
+    torch.testing.assert_close(values[0], values.new_tensor(expected), equal_nan=True)
+    torch.testing.assert_close(values[1:], whole[1:])
+
+
+@every
+def test_a_row_of_pixels_has_a_number_or_a_sentence(name):
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(15, 3)).double().eval()
+    x, target = torch.rand(2, 3, 1, 5, dtype=torch.float64), torch.tensor([0, 2])
+    refused = name in {"shift_similarity", "rotation_similarity", "similarity_to_target", "faithfulness"}
+    with pytest.raises(UserError, match="1 x 5 pixels") if refused else nullcontext():
+        values = measure(name, model, x, target, **({"k": 1} if "k" in SMALL.get(name, {}) else {}))
+        assert values.shape == (2,)
 
 
 @every

@@ -259,6 +259,7 @@ BAD = {
     "bytes": (lambda x, y: ((x * 255).byte(), y), "floating point"),
     "label out of range": (lambda x, y: (x, y + CLASSES), "from 0 to 4"),
     "labels too few": (lambda x, y: (x, y[:1]), "one class index for each"),
+    "labels in a list": (lambda x, y: (x, y.tolist()), "torch.tensor"),
     "labels of floats": (lambda x, y: (x, y.double()), "integers"),
     "seeds too few": (lambda x, y: (x, y), "one key for each"),
     "clean gradient of another shape": (lambda x, y: (x, y), "give the gradient at x"),
@@ -294,6 +295,8 @@ def complaints() -> dict[str, dict[str, str]]:
 def test_bad_input_gives_one_sentence_that_names_the_fix(complaints, name, case):
     said = complaints[name][case]
     concerned = {"label": USES_LABELS, "seeds": USES_LABELS, "clean": ALIGNMENT}
+    if case == "labels in a list":
+        concerned["label"] = USES_LABELS - {"atex"}  # which takes one
     if name in next((names for key, names in concerned.items() if case.startswith(key)), ENTRIES):
         assert BAD[case][1] in said
     else:

@@ -113,6 +113,20 @@ def test_a_card_that_says_more_than_its_records_is_found(folder, change, why):
     assert why in wrong
 
 
+def test_a_card_of_another_version_is_not_just_called_wrong(folder):
+    def older(card):
+        card["rerun"]["versions"]["gyrograd"] = "0.0.9"
+
+    changed_card(folder, older)
+    signed(folder)
+    assert failure(folder) is None
+    changed_card(folder, lambda card: card["accuracy"].update(value=0.5))
+    signed(folder)
+    step, why = failure(folder)
+    assert step == 3
+    assert "accuracy is not that of its records (gyrograd 0.0.9 made this card and this is" in why
+
+
 def test_an_audit_of_as_many_images_as_a_precision_takes_is_refused_in_a_sentence(folder, capsys):
     changed_card(folder, lambda card: card["settings"].update(precision=0.05))
     signed(folder)

@@ -229,6 +229,25 @@ def test_a_mask_of_another_shape_is_refused(shape):
         Auto(column="mass_in_mask", mask=torch.ones(shape, dtype=torch.bool))(tiny_net(), GRADIENT, x, target)
 
 
+@pytest.mark.parametrize(
+    ("column", "settings", "words"),
+    [
+        ("mass_in_mask", {"mask": torch.full((H, W), 0.3)}, "other values than 0 and 1"),
+        ("mass_in_mask", {"mask": -torch.ones(H, W)}, "other values than 0 and 1"),
+        (
+            "mass_in_mask",
+            {"mask": torch.arange(3).view(3, 1, 1).expand(3, H, W) == 1},
+            "no pixel that counts",
+        ),
+        ("distance_to_goal", {"goal": torch.full((H, W), torch.nan)}, "goal map holds NaN"),
+    ],
+)
+def test_a_mask_or_goal_that_says_nothing_is_refused(column, settings, words):
+    x, target = images(3)
+    with pytest.raises(gg.UserError, match=words):
+        Auto(column=column, steps=1, **settings)(tiny_net(), GRADIENT, x, target)
+
+
 def test_masks_and_goals_go_with_their_images_in_every_part_of_the_batch():
     x, target = images(4)
     masks = torch.rand(4, H, W, generator=torch.Generator().manual_seed(9)) > 0.5
@@ -245,3 +264,14 @@ def test_masks_and_goals_go_with_their_images_in_every_part_of_the_batch():
             tiny_net(), GRADIENT, x[2:3], target[2:3]
         )
         torch.testing.assert_close(whole.start[2:3], alone.start)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("column", sorted(COLUMNS))
+def test_every_column_of_a_net_in_half_precision_has_a_search(column, dtype):
+    x, target = images(2)
+    settings = {"mask": torch.arange(W).expand(H, W) < W // 2} if column == "mass_in_mask" else {}
+    hit = Auto(column=column, steps=2, eps=8 / 255, **settings)(
+        tiny_net().to(dtype), GRADIENT, x.to(dtype), target
+    )
+    assert hit.value.isfinite().all()

@@ -914,3 +914,66 @@ def test_a_map_without_a_derivative_is_attacked_by_transfer_and_by_squares(metho
 def test_a_setting_that_cannot_be_meant_is_refused(settings, words):
     with pytest.raises(gg.UserError, match=words):
         gg.attack("auto", **settings)
+
+
+class Rooted(nn.Module):
+    """`where(z > 0, sqrt(z), 0)`, whose derivative is NaN for negative z: none at x, some around it."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Conv2d(3, 8, 3, padding=1).double(), nn.Linear(8 * 64, 3).double()
+        lowest = self.first(x).amin((0, 2, 3))
+        with torch.no_grad():
+            self.first.bias.sub_(lowest - 0.004)
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.first(x)
+        return self.last(torch.where(z > 0, z.sqrt(), torch.zeros_like(z)).flatten(1))
+
+
+@pytest.mark.parametrize("column", ["top_kept", "insertion", "rank_correlation"])
+def test_an_image_whose_map_holds_nan_is_no_success(column):
+    torch.manual_seed(0)
+    x = 0.5 + 0.05 * torch.rand(3, 3, 8, 8, dtype=torch.float64)
+    model, gradient = Rooted(x), gg.attribution("gradient")
+    target = gg.predict(model, x)
+    near = gg.attack("random", eps=8 / 255)(model, gradient, x, target)
+    assert near.map.isnan().any()
+    assert any("the map holds NaN" in flag for flag in near.flags)
+    hit = gg.attack("auto", eps=8 / 255, steps=4, column=column)(model, gradient, x, target)
+    assert hit.map.isfinite().all()
+    assert hit.value.isfinite().all()
+
+
+def test_logits_of_nan_predict_nothing():
+    torch.manual_seed(0)
+    x = 0.5 + 0.05 * torch.rand(3, 3, 8, 8, dtype=torch.float64)
+
+    class Lost(Rooted):
+        """NaN logits where z is negative; the argmax of NaN is class 0."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            logits = self.last(self.first(x).sqrt().flatten(1))
+            return logits + torch.tensor([9.0, 0, 0])
+
+    model = Lost(x)
+    target = gg.predict(model, x)
+    assert target.tolist() == [0, 0, 0]
+    near = gg.attack("random", eps=8 / 255)(model, gg.attribution("gradient"), x, target)
+    assert model(near.x).isnan().any(1).all()
+    assert not near.prediction_kept.any()
+    assert gg.metric("accuracy")(model, None, near.x, target).tolist() == [0, 0, 0]
+
+
+def test_a_change_that_rounding_made_larger_than_eps_is_flagged():
+    torch.manual_seed(0)
+    x = 0.5 + 0.4 * torch.rand(2, 3, 8, 8)
+    layers = nn.Conv2d(3, 4, 3), nn.SiLU(), nn.Flatten(), nn.Linear(4 * 36, 3)
+    model, gradient = nn.Sequential(*layers).eval(), gg.attribution("gradient")
+    attack = gg.attack("pgd", eps=0.5 / 255, steps=2)  # half of what bfloat16 can tell apart here
+    assert attack(model, gradient, x, torch.tensor([0, 1])).flags == ()
+    hit = attack(model.bfloat16(), gradient, x.bfloat16(), torch.tensor([0, 1]))
+    assert hit.budget_used.max() > 1.5
+    assert any("rounding to bfloat16 made the change larger than eps" in flag for flag in hit.flags)

@@ -16,7 +16,7 @@ from gyrograd.cli.inputs import Opening, open_inputs
 from gyrograd.data.cifar10 import CLASSES
 from gyrograd.errors import UserError
 from gyrograd.models import zoo
-from gyrograd.models.class_names import class_names, read_class_names
+from gyrograd.models.class_names import class_names, label_notes, read_class_names
 
 PETS = ("cat", "dog", "newt")
 
@@ -115,3 +115,33 @@ def test_classes_that_the_model_has_in_another_order_are_said_to_be(tmp_path: Pa
     (note,) = open_inputs("cifar10/resnet20-ce", str(tmp_path), Opening()).notes
     assert "Class 0 of" in note
     assert "is automobile, which is class 1 of the model, so its labels may be wrong" in note
+
+
+def test_an_audit_from_python_says_so_too_and_refuses_numbered_folders_with_gaps(tmp_path: Path) -> None:
+    model = gg.load("cifar10/resnet20-ce")
+    for numbers, names in (((1, 8), ("automobile", "ship")), ((3, 7), ("0003", "0007"))):
+        for number, name in zip(numbers, names, strict=True):
+            (tmp_path / str(names) / name).mkdir(parents=True)
+            Image.new("RGB", (32, 32), (number, 0, 0)).save(tmp_path / str(names) / name / "1.png")
+    small = {
+        "methods": ["gradient"],
+        "steps": 1,
+        "draws": 1,
+        "points": 2,
+        "sweep": {},
+        "curve": (),
+        "pictures": 1,
+    }
+    data = gg.dataset("folder", path=tmp_path / "('automobile', 'ship')")
+    said = gg.audit(model, data, bound_images=1, flag_images=1, **small).summary()
+    assert "is automobile, which is class 1 of the model" in " ".join(said.split())
+    with pytest.raises(UserError, match="have gaps"):
+        gg.audit(model, gg.dataset("folder", path=tmp_path / "('0003', '0007')"), **small)
+
+
+def test_the_folders_of_imagenet_are_in_the_order_of_its_classes() -> None:
+    model = gg.model("torchvision:squeezenet1_1")
+    ids = [f"n{number:08d}" for number in range(1000)]
+    assert label_notes(model, 1000, "val", ids) == ()
+    (note,) = label_notes(model, 1000, "val", ids[:10])
+    assert "The classes of val (n00000000, ...) are not those of the model (tench, ...)" in note

@@ -29,7 +29,15 @@ from gyrograd.errors import UserError
 from gyrograd.hardening import card, harden, pipeline
 from gyrograd.hardening.card import Outcome, card_of, card_text
 from gyrograd.hardening.scores import MethodScore
-from gyrograd.hardening.search import Try, best_of, next_strength, objective_settings, with_strength
+from gyrograd.hardening.search import (
+    Try,
+    best_of,
+    first_strength,
+    next_strength,
+    objective_settings,
+    strength_in_words,
+    with_strength,
+)
 from gyrograd.metrics import TopKIntersection
 from gyrograd.models import load_state
 from gyrograd.reporting.wording import overlap
@@ -243,8 +251,10 @@ def test_where_no_try_is_within_the_limit_the_start_is_kept_and_the_card_says_wh
         "lr": 1.0,
         "max_accuracy_loss": 0.05,
         "objective": objective_settings("steady", eps=6 / 255, curvature=0.0),
+        "images": 4,
     }
     done = harden(model, TRAIN, test=TEST, out=tmp_path, epochs=1, loss_limit=1e30, **wild)
+    assert "4 images are few: intervals over fewer than 10 are too narrow to go by." in done.card["notes"]
     assert [t["strength"] for t in done.card["tries"]] == pytest.approx([6, 3])
     assert not any(t["holds"] for t in done.card["tries"])
     assert done.card["chosen"] is None
@@ -301,6 +311,15 @@ def test_strength_is_the_radius_of_the_adversarial_term_or_the_weight_of_others(
     }
     aligned = objective_settings("l2_cosine", l2=0.3)["terms"]
     assert with_strength(aligned, 0.5) == {"l2_cosine": {**aligned["l2_cosine"], "weight": 0.5}}
+    assert first_strength(steady) == pytest.approx(1)
+    assert first_strength(aligned) == 1
+
+
+def test_an_adversarial_term_may_have_its_own_name_and_radius():
+    for name in ("adversarial", "madry"):
+        assert first_strength({name: {}}) == pytest.approx(8)  # the regulariser's own 8/255
+        assert with_strength({name: {"steps": 1}}, 2.0) == {name: {"steps": 1, "eps": 2 / 255}}
+        assert strength_in_words({name: {}}, 2.0) == "radius 2/255"
 
 
 def harden_until_killed(model, out, place):
@@ -480,6 +499,7 @@ BAD = {
     "unknown term": ({"terms": {"l2_cosin": {}}}, "did you mean 'l2_cosine'"),
     "negative weight": ({"terms": {"hessian": {"weight": -1.0}}}, "weight is -1"),
     "weights of a module": ({"classes": 3}, "are for a model given by name"),
+    "no terms": ({"objective": {}}, "no term that makes explanations hold"),
     "unknown resume": ({"resume": "maybe"}, "no resume 'maybe'"),
 }
 
@@ -492,6 +512,9 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(model, tmp_path, chang
 
 
 def test_data_that_cannot_be_used_is_refused(model, tmp_path):
+    other = Dataset(TEST.images, TEST.labels, tuple(reversed(TEST.classes)), "other")
+    with pytest.raises(UserError, match="different classes"):
+        harden(model, TRAIN, test=other, out=tmp_path / "other", **HOW)
     one = Dataset(TRAIN.images, torch.zeros_like(TRAIN.labels), ("above",), "one kind")
     with pytest.raises(UserError, match="one class, 'above'"):
         harden(model, one, out=tmp_path, **HOW)

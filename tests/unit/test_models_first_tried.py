@@ -115,7 +115,21 @@ def test_a_normalised_core_that_writes_behind_autograds_back_is_refused():
         Gradient()(Normalized(Net(behind_the_back), [0.5] * 3, [0.2] * 3), x, target)
 
 
-def test_a_model_is_tried_once_on_a_few_examples():
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda x: F.dropout(x, 0.1), True),
+        (lambda x: x + 0.01 * torch.randn_like(x), True),
+        (lambda x: 2 * x, False),
+    ],
+)
+def test_an_attack_tells_of_a_model_that_answers_differently_every_time(change, told):
+    x, target = batch(2)
+    hit = gg.attack("auto", eps=4 / 255, steps=1)(Net(change), Gradient(), x, target)
+    assert any("change from call to call" in flag for flag in hit.flags) == told
+
+
+def test_a_model_is_tried_on_a_few_examples_when_it_is_first_seen():
     x, target = batch(TRIAL_ROWS + 2)
     rows = []
     model = Net(lambda x: rows.append(len(x)) or x)
@@ -123,8 +137,8 @@ def test_a_model_is_tried_once_on_a_few_examples():
     first = list(rows)
     Gradient()(model, x, target)
     gg.attribution("smoothgrad", draws=2)(model, x, target)
-    assert first == [TRIAL_ROWS, TRIAL_ROWS + 2]
-    assert rows == [TRIAL_ROWS, *[TRIAL_ROWS + 2] * 2, 2 * (TRIAL_ROWS + 2)]
+    assert first == [TRIAL_ROWS, TRIAL_ROWS, TRIAL_ROWS + 2]
+    assert rows == [TRIAL_ROWS, TRIAL_ROWS, *[TRIAL_ROWS + 2] * 2, 2 * (TRIAL_ROWS + 2)]
 
 
 def test_a_tried_model_is_not_kept_alive():

@@ -168,6 +168,8 @@ def test_the_frame_of_an_oblong_goes_by_its_shorter_side():
 def test_a_frame_that_does_not_fit_is_refused(width: int):
     with pytest.raises(UserError, match="give a width from 1 to 16"):
         frame_target(32, 40, width)
+    with pytest.raises(UserError, match="No frame fits 1 x 5 pixels"):
+        frame_target(1, 5)
 
 
 @pytest.mark.parametrize(("call", "near"), [(reduce, "abs_sum"), (normalize, "max")])

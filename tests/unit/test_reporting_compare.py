@@ -192,6 +192,25 @@ def test_a_missing_value_leaves_its_pair_out(tmp_path):
     assert values_behind(measured, "other", "rps", {"value": 0.6}) is None
 
 
+def test_a_change_over_few_images_is_said_to_be_one(two, found, monkeypatch):
+    """Two images that both gained have an interval above zero once in four times by chance."""
+    assert not any("too narrow" in note for note in found.notes)
+    monkeypatch.setattr("gyrograd.reporting.comparison.MIN_IMAGES_FOR_CI", 1000)
+    (note,) = (note for note in compare_audits(*two).notes if "too narrow" in note)
+    assert note.startswith("Fewer than 1000 images, over which intervals are too narrow to go by: ")
+
+
+def test_audits_of_two_versions_are_said_to_be(tmp_path):
+    places = []
+    for version in ("0.1.0", "0.2.0"):
+        card = cards.card()
+        card["rerun"]["versions"]["gyrograd"] = version
+        places.append(written(tmp_path / version, card))
+    (note,) = (note for note in compare_audits(*places).notes if "from the version" in note)
+    assert "measured by gyrograd 0.1.0" in note
+    assert not any("from the version" in note for note in compare_audits(places[0], places[0]).notes)
+
+
 def test_methods_whose_names_look_alike_keep_their_own_values(tmp_path):
     for name in ("a b", "a/b", "a-b"):
         write_values(tmp_path, name, {"rps": {0: float(len(name))}})

@@ -1,19 +1,33 @@
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import os
 import signal
 import threading
+from functools import partial
 
 import pytest
 import small_training
 import torch
 from small_training import net, pictures
+from torch import nn
 
 import gyrograd as gg
 from gyrograd.errors import UserError
-from gyrograd.training import Objective, Stopped, Term, fit, predictions, read_log, runs, train
+from gyrograd.training import (
+    Objective,
+    Stopped,
+    Term,
+    TrainSettings,
+    fit,
+    predictions,
+    read_log,
+    runs,
+    steady_settings,
+    train,
+)
 from gyrograd.training.loop import Average, Step
 from gyrograd.training.snapshots import NAME, read
 
@@ -381,3 +395,57 @@ def test_tensorboard_gets_every_epoch(tmp_path):
     events.Reload()
     assert [event.step for event in events.Scalars("losses/loss")] == [1, 2]
     assert "losses/l2_cosine.cosine" in events.Tags()["scalars"]
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 8), nn.BatchNorm1d(8), nn.Softplus(), nn.Linear(8, 10))
+
+
+@pytest.mark.parametrize(
+    ("images", "settings", "refused"),
+    [
+        (9, {}, True),
+        (10, {}, False),
+        (9, steady_settings(), True),
+        (10, steady_settings(), False),
+        (10, {"terms": {"l2_cosine": {}}, "regularized_fraction": 0.25}, True),
+        (10, {"terms": {"l2_cosine": {}}, "regularized_fraction": 0.25, "fast": True}, False),
+    ],
+)
+def test_a_last_batch_that_batchnorm_cannot_normalise_is_refused_before_the_first_step(
+    images, settings, refused
+):
+    model, data = normed(), gg.dataset("shapes", n=images)
+    before = copy.deepcopy(model.state_dict())
+    call = partial(fit, model, data, TrainSettings(epochs=1, batch_size=8, **settings))
+    if not refused:
+        call()
+        return
+    with pytest.raises(
+        UserError, match=f"of the {images} images, of which BatchNorm would normalise one alone"
+    ):
+        call()
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+class WithExtraState(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = normed()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.core(x)
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"seen": 1}
+
+    def set_extra_state(self, state: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [(WithExtraState(), "holds '_extra_state', a dict"), (normed().double(), "give it weights of float32")],
+)
+def test_a_model_that_cannot_be_trained_or_written_is_refused_in_one_sentence(model, words):
+    with pytest.raises(UserError, match=words):
+        fit(model, gg.dataset("shapes", n=16), TrainSettings(epochs=1, batch_size=8))

@@ -209,3 +209,45 @@ def test_the_settings_go_into_any_training():
     settings = TrainSettings(epochs=1, **steady_settings(eps=0.5 / 255, curvature=0.0))
     assert settings.terms == {"adversarial": {"eps": 0.5 / 255, "steps": 1, "selection": "last"}}
     assert (settings.regularized_fraction, settings.regularize_every, settings.ema) == (0.25, 4, 0.999)
+
+
+def test_a_row_alone_in_its_batch_statistics_ends_no_run_and_is_no_relu_net(recwarn):
+    """A quarter of the last batch of three is one row, which BatchNorm1d turns into a constant without curvature."""
+    torch.manual_seed(0)
+    layers = nn.Flatten(), nn.Linear(108, 8), nn.BatchNorm1d(8), nn.Softplus(), nn.Linear(8, 3)
+    for sizes in ([3, 8], [8, 8, 8, 8, 3]):
+        steady = Steady(nn.Sequential(*layers))
+        for rows in sizes:
+            assert steady(X[:rows], Y[:rows]).isfinite()
+        assert "hessian" in steady.objective.terms
+    assert not len(recwarn)
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"weight": torch.zeros(3)}, "not a state of Steady"),
+        ({"steps": 2, "curvature": True, "average": {"0.weight": torch.zeros(3)}}, "differs in '0.weight'"),
+        ({"steps": 2, "curvature": True, "average": {**net().state_dict(), "more": X}}, "differs in 'more'"),
+    ],
+)
+def test_a_state_of_something_else_is_refused_and_changes_nothing(state, words):
+    steady = Steady(net())
+    with pytest.raises(UserError, match=words):
+        steady.load_state_dict(state)
+    assert (steady.average, steady.steps) == (None, 0)
+
+
+def test_confident_examples_are_attacked_in_float16_too():
+    """The slope of their loss to a pixel, some 1e-8 here, is zero in float16."""
+    model, labels = net().eval(), torch.zeros(len(X), dtype=torch.int64)
+    with torch.no_grad():
+        model[-1].bias[0] += 13
+    trained_on = gg.regularizer("adversarial", eps=1 / 255, steps=1, selection="last").images
+    attacked = gg.attack("pgd", eps=1 / 255, steps=1, selection="last").images
+    for find in (trained_on, attacked):
+        exact = find(model, X, labels)
+        with torch.autocast("cpu", dtype=torch.float16):
+            found = find(model, X, labels)
+        assert ((found - X).abs() > 1e-4).double().mean() > 0.9
+        assert ((found - X).sign() == (exact - X).sign()).double().mean() > 0.9

@@ -19,7 +19,6 @@ the others.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -28,7 +27,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gyrograd.attacks.engine import STAND_IN, AttackBatch, AttackPlan, Begin, Economy, asker, look, run
+from gyrograd.attacks.engine import (
+    STAND_IN,
+    AttackBatch,
+    AttackPlan,
+    Begin,
+    Economy,
+    asker,
+    keeps_prediction,
+    look,
+    run,
+)
 from gyrograd.attacks.loop import Search, SearchResult, first_delta, search, where_rows
 from gyrograd.attacks.objectives import (
     SOFT_SHARES,
@@ -59,6 +68,7 @@ from gyrograd.attributions.gradient import Gradient
 from gyrograd.attributions.settings import passes_of
 from gyrograd.errors import UserError, check_counts, check_name
 from gyrograd.numerics.balls import ball
+from gyrograd.numerics.copies import copy_of
 from gyrograd.numerics.maps import REDUCTIONS, reduce, top_k_mask
 from gyrograd.numerics.random import signs
 from gyrograd.registry import fact, make, register
@@ -292,7 +302,7 @@ COLUMNS: dict[str, Column] = {
 
 
 def check_mask(mask: Tensor, x: Images) -> None:
-    """Refuse a mask that is not `h w`, or one `h w` per image."""
+    """Refuse a mask that is not `h w`, or one `h w` per image, of zeros and ones with a one in each."""
     h, w = x.shape[2:]
     if (
         mask.shape[-2:] != (h, w)
@@ -302,6 +312,12 @@ def check_mask(mask: Tensor, x: Images) -> None:
         raise UserError(
             f"The mask has shape {tuple(mask.shape)} for images {tuple(x.shape)}; give {h} x {w}, or one per image."
         )
+    if not bool(((mask == 0) | (mask == 1)).all()):
+        raise UserError(
+            "The mask holds other values than 0 and 1; give True on the pixels that count, such as mask > 0.5."
+        )
+    if not bool((mask != 0).flatten(-2).any(-1).all()):
+        raise UserError("A mask has no pixel that counts; give True on some, or leave that image out.")
 
 
 def attack_every_radius(auto: Auto, plan: AttackPlan, under: AttackBatch) -> list[SearchResult]:
@@ -610,8 +626,7 @@ class Duel:
             return Evaluation(scene.map, scene.logits, scene.x.new_zeros(0))
         map, logits = seen or look(self.under.model, self.under.attribution, x, scene.target, graph=False)
         value = self.case.auto.aim(scene).judge(map, logits, x)
-        kept = logits.argmax(1) == scene.logits.argmax(1)
-        return Evaluation(map, logits, torch.where(kept, value, math.inf))
+        return Evaluation(map, logits, torch.where(keeps_prediction(logits, scene), value, math.inf))
 
     def _offer(
         self, name: str, rows: Tensor, delta: Images, seen: tuple[Tensor, Tensor] | None = None
@@ -650,8 +665,7 @@ def soften(model: Model) -> Model | None:
     if not any(module.beta > SOFT_BETA for module in sharp):
         return None
     # The copy shares the model's weights, because it is only differentiated to x.
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    soft = copy.deepcopy(model, shared)
+    soft = copy_of(model, (*model.parameters(), *model.buffers()))
     for module in soft.modules():
         if isinstance(module, nn.Softplus):
             module.beta = min(module.beta, SOFT_BETA)

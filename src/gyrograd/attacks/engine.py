@@ -39,6 +39,7 @@ from gyrograd.models.class_names import own_class_names
 from gyrograd.numerics.balls import L2, Linf, ball
 from gyrograd.numerics.bfloat16 import bfloat16_pays, in_bfloat16
 from gyrograd.numerics.checks import (
+    answers_change,
     check_fits,
     check_images,
     check_inputs,
@@ -49,6 +50,7 @@ from gyrograd.numerics.checks import (
     try_model,
 )
 from gyrograd.numerics.cpu_layers import CpuLayers
+from gyrograd.numerics.maps import holds_nan
 from gyrograd.numerics.modes import eval_mode, freeze_weights
 from gyrograd.numerics.random import Keys, keys, normal
 from gyrograd.numerics.second_order import made_for_second_derivatives, single
@@ -360,7 +362,7 @@ def run(
 
         parts = list(in_parts(part, len(x), size))
     results = [concatenate_results(of_one_eps) for of_one_eps in zip(*parts, strict=True)]
-    return tuple(replace(r, flags=_flags(r, guide, attribution, surrogate, target)) for r in results)
+    return tuple(replace(r, flags=_flags(r, model, guide, attribution, surrogate, target)) for r in results)
 
 
 def _begin(model: Model, hit: AttackResult, rows: slice) -> Begin:
@@ -516,7 +518,7 @@ class _Asker:
         )
         if judged is None and alone and verdict:
             judged = _verdict(self.aim, scene, there.map, there.logits, perturbed)
-        kept = there.logits.argmax(1) == scene.logits.argmax(1) if judged is None else judged.kept
+        kept = keeps_prediction(there.logits, scene) if judged is None else judged.kept
         return Answer(there.gradient, judged, torch.where(kept, there.value, torch.inf))
 
     def of(self, rows: Tensor) -> _Asker:
@@ -536,7 +538,12 @@ class _Asker:
 
 def _verdict(aim: Aim, scene: Scene, map: Tensor, logits: Tensor, x: Tensor) -> Verdict:
     value = aim.judge(map.detach(), logits.detach(), x.detach())
-    return Verdict(value, logits.argmax(1) == scene.logits.argmax(1))
+    return Verdict(value, keeps_prediction(logits, scene))
+
+
+def keeps_prediction(logits: Logits, scene: Scene) -> Flags:
+    """True for each example that is predicted as the clean one. NaN predicts nothing, although it has an argmax."""
+    return (logits.argmax(1) == scene.logits.argmax(1)) & ~holds_nan(logits)
 
 
 def _restoring(objective: Objective, predicted: Labels, judged: Verdict | None) -> Objective:
@@ -631,7 +638,7 @@ def _result(plan: AttackPlan, under: AttackBatch, found: SearchResult, eps: floa
         map=map,
         start=start,
         value=torch.where(found.stuck, torch.nan, value),
-        prediction_kept=logits.argmax(1) == scene.logits.argmax(1),
+        prediction_kept=keeps_prediction(logits, scene),
         stuck=found.stuck,
         broken=found.broken,
         unmoved=(change == 0).flatten(1).all(1),
@@ -701,8 +708,19 @@ def _rows(plan: AttackPlan, part: slice, b: int) -> AttackPlan:
     return plan
 
 
+CHANGING = (
+    "the model's logits for the same images change from call to call (dropout or noise is active in eval mode), so a "
+    "map moves without an attack"
+)
+
+
+BUDGET_SLACK = 1.01
+"""Share of eps that a change may take up: single precision rounds far less, bfloat16 to 1/256."""
+
+
 def _flags(
     result: AttackResult,
+    model: Model,
     guide: Guide,
     attribution: Attribution,
     surrogate: Attribution,
@@ -712,13 +730,22 @@ def _flags(
     counted = {
         "zero derivative, so value is NaN and no sign of robustness": result.stuck,
         "derivative not finite, step left out": result.broken,
+        "the map holds NaN, so numbers that compare it are NaN": holds_nan(result.map_clean)
+        | holds_nan(result.map),
         "no image found better than x itself": result.unmoved & ~result.stuck & (result.eps > 0),
         "explained the prediction, which is not the target": result.target != target,
+        f"rounding to {str(result.x.dtype).removeprefix('torch.')} made the change larger than eps": (
+            result.budget_used > BUDGET_SLACK
+        ),
     }
     if is_being_recorded(target):
         counted = {}  # counts would read values, which a CUDA graph cannot; its flags are not read
     through = f"transfer: searched through {surrogate!r}, not through the attribution itself"
-    notes = [guide.note, through if surrogate is not attribution else ""]
+    notes = [
+        guide.note,
+        through if surrogate is not attribution else "",
+        CHANGING if answers_change(model) else "",
+    ]
     notes += [
         f"{what}: {int(rows.sum())} of {len(rows)} images" for what, rows in counted.items() if rows.any()
     ]

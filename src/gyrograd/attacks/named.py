@@ -45,6 +45,7 @@ from gyrograd.attacks.settings import (
 from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.numerics.maps import mass_center, reduce, top_k_mask
+from gyrograd.numerics.quantities import loss_to_climb
 from gyrograd.registry import available, register
 from gyrograd.types import Attribution, Images, Inputs, Labels, Model, Seed
 
@@ -389,10 +390,10 @@ class Pgd(BallAttack):
         return plan_of(self, search_of(self, constraint="soft"), self.aim, sees_maps=False)
 
     def aim(self, scene: Scene) -> Aim:
-        objective = (
-            minus_cross_entropy(scene.target) if self.loss == "cross_entropy" else margin(scene.target)
-        )
-        return Aim(objective, objective)
+        if self.loss == "margin":
+            return Aim(margin(scene.target), margin(scene.target))
+        loss = minus_cross_entropy(scene.target)
+        return Aim(lambda *seen: -loss_to_climb(-loss(*seen)), loss)
 
 
 def _no_map(model: Model, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:  # noqa: ARG001

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gyrograd.attributions.layout import logits_of
 from gyrograd.errors import UserError
-from gyrograd.numerics.maps import frame_target, mass_center, normalize, reduce, top_k_mask
+from gyrograd.numerics.maps import frame_target, holds_nan, mass_center, normalize, reduce, top_k_mask
 from gyrograd.numerics.quantities import quantity_of, with_full_precision
 from gyrograd.numerics.similarity import cosine, l2_distance, pearson, spearman
 from gyrograd.types import Attribution, Images, Inputs, Labels, Logits, Model, PerExample
@@ -97,7 +97,9 @@ def overlap_with(mask: Bool[Tensor, "b h w"], how: str) -> Objective:
     def overlap(map: Tensor, *_: Tensor) -> Tensor:
         k = int(mask[0].sum())
         both = top_k_mask(reduce(map, how).abs(), k) & mask
-        return both.flatten(1).sum(1).to(map.dtype) / k
+        share = both.flatten(1).sum(1).to(map.dtype) / k
+        # NaN counts as largest: without this an attack would win by an image whose map does not exist.
+        return torch.where(holds_nan(map), torch.nan, share)
 
     return overlap
 
@@ -184,7 +186,9 @@ def soft_insertion(scene: Scene, curve: PixelCurve, how: str) -> Objective:
         width = SHARPNESS * torch.where(thresholds != 0, thresholds.abs(), 1)
         member = torch.sigmoid((pixels[:, None] - thresholds) / width)
         images = empty[:, None] + member.view(-1, n, 1, *map.shape[2:]) * content[:, None]
-        return quantity_of(logits_of(model, images.flatten(0, 1)), target, "probability").view(-1, n).mean(1)
+        # The map comes in single precision, the model takes that of the images.
+        logits = logits_of(model, images.flatten(0, 1).to(empty.dtype))
+        return quantity_of(logits, target, "probability").view(-1, n).mean(1)
 
     return inserted
 
@@ -262,6 +266,8 @@ def goal_maps(
             f"The goal has shape {tuple(goal.shape) if isinstance(goal, Tensor) else goal} for images "
             f"{tuple(x.shape)}; give 'frame', one map {h} x {w}, a map for each image, or images."
         )
+    if bool(holds_nan(maps).any()):
+        raise UserError("The goal map holds NaN; give a map that exists.")
     return normalize(maps, scale).detach().expand(len(x), h, w)
 
 

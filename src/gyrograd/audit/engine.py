@@ -48,9 +48,9 @@ from gyrograd.audit.table import (
     steady_radius,
 )
 from gyrograd.audit.theorems import promises
-from gyrograd.audit.verdict import MIN_IMAGES_FOR_CI, NOT_JUDGED, Grade, grade_of, guessing_note, sentences
+from gyrograd.audit.verdict import NOT_JUDGED, Grade, grade_of, guessing_note, sentences
 from gyrograd.data.dataset import Dataset
-from gyrograd.data.opening import is_labelled
+from gyrograd.data.opening import check_labels_fit, is_labelled
 from gyrograd.data.streamed import Streamed
 from gyrograd.errors import UserError
 from gyrograd.measurement import Interrupted, Plan, Sample, Table, Workers, mean_over, measure
@@ -58,13 +58,13 @@ from gyrograd.measurement.clusters import workers_of
 from gyrograd.measurement.run import data_hash, model_hash
 from gyrograd.measurement.workers import ProcessesIfLong
 from gyrograd.models import logits_of
-from gyrograd.models.class_names import class_names
+from gyrograd.models.class_names import class_names, label_notes
 from gyrograd.models.opening import UNTRAINED, check_model
 from gyrograd.models.opening import notes as model_notes
 from gyrograd.numerics.checks import TRIAL_ROWS, check_images, check_target, class_indices
 from gyrograd.numerics.modes import eval_mode
-from gyrograd.numerics.statistics import Stat, paired_difference
-from gyrograd.numerics.wording import eps_text
+from gyrograd.numerics.statistics import MIN_IMAGES_FOR_CI, Stat, paired_difference
+from gyrograd.numerics.wording import eps_text, few_images_note
 from gyrograd.occupancy import exclusive_folder
 from gyrograd.registry import lookup
 from gyrograd.reporting.schema import SCHEMA, AuditCard, CardFlag, Verdict
@@ -175,7 +175,10 @@ def audit(
     settings = {
         "preset": preset if isinstance(preset, str) else "own",
         "left_out": left_out,
-        "notes": [*dict.fromkeys([*notes, *model_notes(model)]), *_warnings(inputs.sample.x, chosen)],
+        "notes": [
+            *dict.fromkeys([*notes, *inputs.notes, *model_notes(model)]),
+            *_warnings(inputs.sample.x, chosen),
+        ],
     }
     card_of = partial(_card, inputs, tried, settings, command, started)
     place = None if out is None else Path(out)
@@ -263,14 +266,10 @@ def shard_of(preset: Preset, shape: Sequence[int], at_once: int = 1) -> int:
 def _warnings(x: Tensor | Streamed, preset: Preset) -> list[str]:
     n, brightest = len(x), 1.0 if isinstance(x, Streamed) else float(x.max())
     dark = f"No pixel is above {brightest:.2g}: images look so if they were divided by 255 twice."
-    few = (
-        f"{n} image{'s are' if n > 1 else ' is'} few: intervals over fewer than {MIN_IMAGES_FOR_CI} are too narrow to "
-        "go by."
-    )
     brief = "A search this short shows that a map moves, not that it holds: --preset quick searches longer."
     return [
         *([dark] if brightest < DARK else []),
-        *([few] if n < MIN_IMAGES_FOR_CI else []),
+        *([few_images_note(n)] if n < MIN_IMAGES_FOR_CI else []),
         *([brief] if preset.is_brief else []),
         f"No number under attack is a guarantee: the searches took {searched(preset)}, and longer ones (--steps) can "
         "move maps further.",
@@ -491,9 +490,10 @@ def _inputs(
 ) -> AuditInputs:
     """The audit's inputs, checked before any long computation."""
     of_data: Sequence[str] | None = None
+    own_labels = isinstance(images, Dataset) and is_labelled(images) and labels is None
     if isinstance(images, Dataset):
         known = is_labelled(images)
-        labels = images.labels if labels is None and known else labels
+        labels = images.labels if own_labels else labels
         of_data = images.classes if known else None
         data_name = data_name or images.name
         pixels = images.images if isinstance(images.images, Streamed) else images.pixels()
@@ -510,6 +510,10 @@ def _inputs(
     model = check_model(model, few)
     with torch.no_grad(), eval_mode(model):
         logits = logits_of(model, few[:1])
+    doubts: tuple[str, ...] = ()
+    if isinstance(images, Dataset) and own_labels:
+        check_labels_fit(images, logits.shape[1])
+        doubts = label_notes(model, logits.shape[1], images.name, images.classes)
     if labels is None:
         target = torch.cat([predict(model, part.to(weight.device)).cpu() for part in x.split(max_batch)])
     else:
@@ -543,6 +547,7 @@ def _inputs(
         labels is not None,
         None if classes is None else tuple(classes),
         {} if names is None else dict(zip(places, names, strict=True)),
+        doubts,
     )
 
 

@@ -47,6 +47,7 @@ from gyrograd.metrics import (
     insertion,
 )
 from gyrograd.metrics.passes import logits_in_parts
+from gyrograd.numerics.maps import holds_nan
 from gyrograd.registry import available, fact, in_order
 from gyrograd.types import Attribution, Labels, Model
 
@@ -85,6 +86,8 @@ class AuditInputs:
     classes: tuple[str, ...] | None
     names: Mapping[int, str] = field(default_factory=dict)
     """Names of the images by example: their files, or their set and number."""
+    notes: tuple[str, ...] = ()
+    """Doubts about the labels."""
     hits: dict[Attack, AttackResult] = field(default_factory=dict, repr=False)
     """Attacks on single images, stored for the pictures."""
 
@@ -262,7 +265,7 @@ def _right_and_chance(game: InsertionCurve, at: Look) -> dict[str, Tensor]:
     probability = logits.softmax(1).gather(1, at.target[:, None])[:, 0]
     chance = game.chance(at.model, at.x, at.target, seed=at.seed)
     return {
-        "correct": logits.argmax(1) == at.target,
+        "correct": (logits.argmax(1) == at.target) & ~holds_nan(logits),
         "probability": probability,
         "chance": chance,
         "without_model": game.without_model(at.model, at.x, at.target),

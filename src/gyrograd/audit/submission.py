@@ -46,8 +46,9 @@ from gyrograd.numerics import random
 from gyrograd.records import JsonObject, read_json, replace_file, write_text
 from gyrograd.renames import with_new_names
 from gyrograd.reporting.leaderboard import SUBMISSION
-from gyrograd.reporting.schema import CARD, read_card
+from gyrograd.reporting.schema import CARD, AuditCard, read_card, version_of
 from gyrograd.types import Model
+from gyrograd.version import __version__
 
 SCHEMA = 1
 IMAGES, CHECKPOINT = "images.safetensors", "model.safetensors"
@@ -191,11 +192,23 @@ def verify(folder: Path, *, sample: int = 4, seed: int = 0, device: str = "auto"
     inputs, methods = _inputs(model, Sample(x, target, index), card)
     table = _table_of_records(folder, inputs, methods)
     wrong = next(_card_differences(card, inputs, methods, table), None)
-    yield Check("the card's numbers and flags follow from its records", wrong)
+    yield _with_version(Check("the card's numbers and flags follow from its records", wrong), card)
     if wrong:
         return
     drawn = _choose_images(inputs, sample, seed)
-    yield _compare_with_records(inputs, methods, table, drawn)
+    yield _with_version(_compare_with_records(inputs, methods, table, drawn), card)
+
+
+def _with_version(check: Check, card: AuditCard) -> Check:
+    """The check; one that failed names the version that made the card, if it is another.
+
+    Records of a version with other numbers are not read but measured again, and then differ from the card.
+    """
+    made_by = version_of(card)
+    if check.wrong is None or made_by in (None, __version__):
+        return check
+    other = f"gyrograd {made_by} made this card and this is {__version__}, whose numbers may differ"
+    return replace(check, wrong=f"{check.wrong} ({other}: verify it with that version)")
 
 
 def _refuse_precision(folder: Path, card: Mapping[str, Any]) -> None:

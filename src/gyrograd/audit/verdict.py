@@ -14,7 +14,7 @@ from typing import Literal
 from gyrograd.audit.methods import Method
 from gyrograd.audit.plane import Choice, point_in_words
 from gyrograd.audit.presets import Preset
-from gyrograd.numerics.statistics import Stat
+from gyrograd.numerics.statistics import MIN_IMAGES_FOR_CI, Stat
 from gyrograd.numerics.wording import eps_text, interval_text, radius_text
 
 Grade = Literal["steady", "shaky", "unsafe"]
@@ -24,8 +24,6 @@ HALF = 0.5
 QUARTER = 0.25
 """Below this share under attack a map is "unsafe": closer to chance (a tenth) than to half."""
 
-MIN_IMAGES_FOR_CI = 10
-"""With fewer images a bootstrap interval is far too narrow: with two it is just their range."""
 OPENINGS: dict[str, str] = {
     "steady": "The explanations of this model hold still",
     "shaky": "Read the explanations of this model with care",

@@ -133,7 +133,7 @@ def open_inputs(
         open_data_with_names,
     )
     from gyrograd.metrics.sanity_checks import model_flags
-    from gyrograd.models.class_names import class_names, read_class_names
+    from gyrograd.models.class_names import class_names, label_notes, read_class_names
     from gyrograd.models.opening import (
         check_model,
         image_size,
@@ -173,31 +173,8 @@ def open_inputs(
     remarks = (*notes(net), *(flag.note for flag in flags))
     here = CommandInputs(net, shown, found.names, found.index, k, remarks, names)
     _check_target(here, target)
-    return replace(here, notes=(*here.notes, *_label_notes(here)))
-
-
-def _label_notes(here: CommandInputs) -> tuple[str, ...]:
-    from gyrograd.models.class_names import own_class_names
-
-    own = own_class_names(here.model, here.classes)
-    if here.labelled and own is not None and not set(own) & set(here.data.classes):
-        return (
-            f"The classes of {here.data.name} ({here.data.classes[0]}, ...) are not those of the model ({own[0]}, "
-            "...), so its labels may be wrong; leave them out with --unlabelled.",
-        )
-    if here.labelled and own is not None:
-        for number, name in enumerate(here.data.classes):
-            if name in own and own[number : number + 1] != (name,):
-                return (
-                    f"Class {number} of {here.data.name} is {name}, which is class {own.index(name)} of the model, so "
-                    "its labels may be wrong; leave them out with --unlabelled.",
-                )
-    if here.labelled and len(here.data.classes) != here.classes:
-        return (
-            f"{here.data.name} has {len(here.data.classes)} classes and the model {here.classes}, so its labels may "
-            "be wrong.",
-        )
-    return ()
+    doubts = label_notes(net, k, shown.name, shown.classes) if here.labelled else ()
+    return replace(here, notes=(*here.notes, *doubts))
 
 
 def _check_target(here: CommandInputs, target: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import tempfile
@@ -33,6 +32,9 @@ from gyrograd.models.checksums import signed_bytes
 from gyrograd.models.opening import check_model, image_size, notes, open_model, resolve_device
 from gyrograd.models.scripts import Scripted
 from gyrograd.models.weights import read_tensors
+from gyrograd.numerics.copies import copy_of
+from gyrograd.numerics.statistics import MIN_IMAGES_FOR_CI
+from gyrograd.numerics.wording import few_images_note
 from gyrograd.occupancy import exclusive_folder
 from gyrograd.records import JsonObject
 from gyrograd.registry import Settings
@@ -173,7 +175,11 @@ def harden(
         {"epochs": epochs, "seed": seed, "device": place},
     )
     settings, left_out = _adapt_settings(settings_from(tree), net, split, place)
-    check_fit(net, split.train, None, settings, objective_of(settings), process_group(settings))
+    if not settings.terms:
+        raise UserError(
+            "The objective has no term that makes explanations hold; give steady, l2_cosine, or settings with terms."
+        )
+    check_fit(net, split.train, split.test, settings, objective_of(settings), process_group(settings))
     count = min(images, len(split.test))
     run = HardeningRun(
         net, given, source, weights_digest(given), split, settings, left_out, max_accuracy_loss, tries, count,
@@ -231,9 +237,10 @@ class HardeningRun:
             reached = self._correct_per_image()
         results = [records.read(self._folder(one.strength) / RESULT) for one in tried]
         seconds = sum(float(result.facts["seconds"]) for result in results)
+        few = [few_images_note(self.images)] if self.images < MIN_IMAGES_FOR_CI else []
         found = Outcome(
             self.source, self.split, as_tree(self.settings), self.preset, self.limit, tried, chosen, before, after,
-            (accuracy, reached), seconds, [*self.notes, *notes(self.net)],
+            (accuracy, reached), seconds, [*self.notes, *few, *notes(self.net)],
             {one.strength: mean(best_score(card, self.preset).kept) for one, card in audits.items()},
         )  # fmt: skip
         if not found.better:
@@ -411,7 +418,7 @@ def _model(
         raise UserError("weights, classes and normalize are for a model given by name; leave them out.")
     else:
         spec = spec_of(model)
-        found, source = copy.deepcopy(model).to(place).eval(), spec.name if spec else type(model).__name__
+        found, source = copy_of(model).to(place).eval(), spec.name if spec else type(model).__name__
     if not any(weight.requires_grad for weight in found.parameters()):
         raise UserError(
             f"{source} has no weights that learn; unfreeze some (requires_grad_) before hardening."

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from gyrograd.errors import UserError, check_name
-from gyrograd.registry import Settings
+from gyrograd.registry import Settings, lookup
+from gyrograd.regularizers import Adversarial
 from gyrograd.training.steady import steady_settings
 
 Terms: TypeAlias = Mapping[str, Settings]
@@ -56,19 +57,27 @@ def best_of(tried: Sequence[Try]) -> Try | None:
 
 def first_strength(terms: Terms) -> float:
     """Where the search begins: 255 * eps of an adversarial term, or 1 (the given weights) without one."""
-    return 255 * float(terms["adversarial"]["eps"]) if "adversarial" in terms else 1.0
+    name = _adversarial(terms)
+    return 1.0 if name is None else 255 * float(terms[name].get("eps", Adversarial.eps))
 
 
 def with_strength(terms: Terms, strength: float) -> dict[str, Settings]:
     """The terms with the adversarial radius set to the strength, or, without one, every weight multiplied by it."""
-    if "adversarial" in terms:
-        return {**terms, "adversarial": {**terms["adversarial"], "eps": strength / 255}}
+    if (name := _adversarial(terms)) is not None:
+        return {**terms, name: {**terms[name], "eps": strength / 255}}
     return {name: {**term, "weight": strength * term.get("weight", 1.0)} for name, term in terms.items()}
 
 
 def strength_in_words(terms: Terms, strength: float) -> str:
     """A strength in words: `radius 0.5/255`, `0.5 times the weights`."""
-    return f"radius {strength:.3g}/255" if "adversarial" in terms else f"{strength:.3g} times the weights"
+    return (
+        f"{strength:.3g} times the weights" if _adversarial(terms) is None else f"radius {strength:.3g}/255"
+    )
+
+
+def _adversarial(terms: Terms) -> str | None:
+    """The name of the adversarial term, which has an alias, or None."""
+    return next((name for name in terms if lookup("regularizer", name).name == "adversarial"), None)
 
 
 def objective_settings(

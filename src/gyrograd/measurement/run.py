@@ -28,7 +28,7 @@ from gyrograd.records import Record
 from gyrograd.registry import load_plugins
 from gyrograd.types import Attribution, Inputs, Labels, Model
 
-VERSION = 5
+VERSION = 6
 """Increase it if a change of the code changes values; records of older versions are then measured again."""
 
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.metrics.passes import logits_in_parts
 from gyrograd.numerics.checks import check_target, class_indices
+from gyrograd.numerics.maps import holds_nan
 from gyrograd.registry import register
 from gyrograd.types import Attribution, Inputs, Model, PerExample, Seed, Targets
 
@@ -40,4 +41,5 @@ class Accuracy:
         logits = logits_in_parts(model, x, self.max_batch)
         target = class_indices(target, x)
         check_target(target, *logits.shape)
-        return (logits.argmax(1) == target).to(x.dtype)
+        # argmax takes NaN for the largest value, so a model without an answer would be right on class 0.
+        return ((logits.argmax(1) == target) & ~holds_nan(logits)).to(x.dtype)

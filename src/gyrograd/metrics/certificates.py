@@ -30,7 +30,7 @@ from gyrograd.metrics.passes import check_count, checked_target, explain_variant
 from gyrograd.metrics.reductions import check_reduction, reduce_map
 from gyrograd.numerics import random
 from gyrograd.numerics.checks import check_inputs
-from gyrograd.numerics.maps import normalize, top_k_mask
+from gyrograd.numerics.maps import holds_nan, normalize, top_k_mask
 from gyrograd.registry import register
 from gyrograd.types import Attribution, Images, Inputs, Model, PerExample, Seed, Targets
 
@@ -169,6 +169,8 @@ class CertifiedPixels:
             active = active[settled.flatten(1).double().mean(1) < SETTLED]
             if not len(active):
                 break
+        # Nothing is certain about the top of a map that holds NaN.
+        radius[around.lost] = 0.0
         return PixelCertificate(guess, radius, taken)
 
     def _count_in_top(self, around: _Draws, rows: Tensor, draws: slice) -> Int[Tensor, "b h w"]:
@@ -383,6 +385,8 @@ class _Draws:
         self.keys, self.noise = random.keys(seed, len(x), x.device), GaussianNoise(metric.sigma)
         self.model, self.attribution = model, attribution
         self.rows_at_once = rows_at_once(metric.max_batch, x)
+        self.lost = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        """Images of which a draw's map held NaN."""
 
     def maps(self, rows: Int[Tensor, " r"], draws: slice) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Slices of `rows`, each with the points `e n ...` of these draws and their maps `e n ...`.
@@ -394,7 +398,9 @@ class _Draws:
             # A draw is its number: later looks go on counting, and the size of parts changes nothing.
             numbers = slice(draws.start + these.start, draws.start + these.stop)
             near = neighbours(self.noise, x[part], keys[part], numbers)
-            yield part, near, explain_variants(self.attribution, self.model, near, target[part])
+            maps = explain_variants(self.attribution, self.model, near, target[part])
+            self.lost[rows[part]] |= holds_nan(maps)
+            yield part, near, maps
 
 
 def _check(metric: Any) -> None:

@@ -19,6 +19,7 @@ from gyrograd.metrics.response import attacked_map
 from gyrograd.models import Normalized
 from gyrograd.numerics import random
 from gyrograd.numerics.checks import class_indices
+from gyrograd.numerics.maps import holds_nan
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.registry import register
 from gyrograd.types import Attribution, Images, Inputs, Labels, Model, PerExample, Seed, Targets
@@ -108,7 +109,7 @@ class InsertionCurve:
         return self.curve_of_map(model, attribution(model, x, target).detach(), x, target)
 
     def curve_of_map(self, model: Model, map: Inputs, x: Inputs, target: Labels) -> Curve:
-        """As `curve`, for a given map."""
+        """As `curve`, for a given map; NaN if the map holds NaN."""
         target, x = checked_target(model, x, target), x.detach()
         place = positions(reduce_map(map, self.reduce), self.ties)
         pair = as_images(x), as_images(self.empty_image(model, x))
@@ -126,7 +127,8 @@ class InsertionCurve:
                 model, mixed.reshape(*mixed.shape[:2], *x.shape[1:]), target[examples], self.quantity
             )
 
-        return in_parts(values, x, len(counts), self.max_batch)
+        curve = in_parts(values, x, len(counts), self.max_batch)
+        return torch.where(holds_nan(map)[:, None], math.nan, curve)
 
     def chance(self, model: Model, x: Inputs, target: Labels, *, seed: Seed = 0) -> PerExample:
         """The value for a random order of pixels, the score of an uninformative map."""

@@ -16,6 +16,7 @@ from gyrograd.errors import UserError
 from gyrograd.metrics.insertion import positions
 from gyrograd.metrics.passes import checked_target
 from gyrograd.metrics.reductions import check_reduction, reduce_map
+from gyrograd.numerics.maps import holds_nan
 from gyrograd.registry import register
 from gyrograd.types import Attribution, Images, Metric, Model, PerExample, Seed, Targets
 
@@ -51,7 +52,8 @@ class MaskMetric(ABC):
     ) -> PerExample:
         target = checked_target(model, x, target)
         inside = _check_mask(x, mask, boxes)
-        return self.on_object(reduce_map(attribution(model, x, target).detach(), self.reduce)[:, 0], inside)
+        sizes = reduce_map(attribution(model, x, target).detach(), self.reduce)[:, 0]
+        return torch.where(holds_nan(sizes), torch.nan, self.on_object(sizes, inside))
 
     @abstractmethod
     def on_object(self, sizes: Sizes, inside: Mask) -> PerExample:

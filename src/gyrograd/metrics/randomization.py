@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,6 +14,7 @@ from gyrograd.errors import UserError, check_name
 from gyrograd.metrics.passes import checked_target
 from gyrograd.metrics.reductions import SIMILARITIES, check_reduction, reduce_map
 from gyrograd.metrics.sanity_checks import shuffle
+from gyrograd.numerics.copies import copy_of
 from gyrograd.registry import register
 from gyrograd.types import Attribution, Inputs, Model, PerExample, Seed, Targets
 
@@ -86,10 +86,10 @@ class ParameterRandomization:
         names = [name for name, module in model.named_modules() if list(module.parameters(recurse=False))]
         if not names:
             raise UserError("The model has no weights to randomise; give one that has learnt something.")
-        twin = copy.deepcopy(model)
+        twin = copy_of(model)
         for name in names if self.order != "cascading" else reversed(names):
             if self.order == "independent":
-                twin = copy.deepcopy(model)
+                twin = copy_of(model)
             self._randomize(twin.get_submodule(name), name, names.index(name))
             yield name, twin
 

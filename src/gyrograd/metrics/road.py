@@ -16,6 +16,7 @@ from gyrograd.metrics.insertion import RANGES, positions
 from gyrograd.metrics.passes import checked_target, in_parts, score_variants
 from gyrograd.metrics.reductions import check_reduction, reduce_map
 from gyrograd.numerics import random
+from gyrograd.numerics.maps import holds_nan
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.registry import register
 from gyrograd.types import Attribution, Images, Labels, Model, PerExample, Seed, Targets
@@ -87,7 +88,10 @@ class Road:
         return self.curve_of_map(model, attribution(model, x, target).detach(), x.detach(), target, keys)
 
     def curve_of_map(self, model: Model, map: Images, x: Images, target: Labels, keys: random.Keys) -> Tensor:
-        """As `curve`, for a given map; share number i draws its noise from stream i of each example's key."""
+        """As `curve`, for a given map; share number i draws its noise from stream i of each example's key.
+
+        NaN if the map holds NaN.
+        """
         place = positions(reduce_map(map, self.reduce))[:, 0]
         counts = [int(ratio * place[0].numel() + 1e-9) for ratio in self.ratios]
 
@@ -100,7 +104,8 @@ class Road:
                 filled.append(impute_pixels(here, removed) + removed[:, None] * noise)
             return score_variants(model, torch.stack(filled, 1), target[examples], self.quantity)
 
-        return in_parts(values, x, len(counts), self.max_batch)
+        curve = in_parts(values, x, len(counts), self.max_batch)
+        return torch.where(holds_nan(map)[:, None], torch.nan, curve)
 
 
 def impute_pixels(x: Images, removed: Bool[Tensor, "b h w"]) -> Images:

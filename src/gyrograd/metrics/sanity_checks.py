@@ -5,7 +5,6 @@ Each check returns a `Flag` or None. A flag does not prove a number wrong; it na
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -19,6 +18,8 @@ from gyrograd.errors import UserError
 from gyrograd.metrics.passes import logits_in_parts, scores
 from gyrograd.metrics.reductions import reduce_map
 from gyrograd.numerics import random
+from gyrograd.numerics.checks import change_of
+from gyrograd.numerics.copies import copy_of
 from gyrograd.numerics.similarity import cosine
 from gyrograd.registry import Direction
 from gyrograd.types import Attribution, Flags, Inputs, Labels, Logits, Model, PerExample
@@ -159,7 +160,7 @@ def ignores_model_flag(cosines: PerExample, *, limit: float = 0.9) -> Flag | Non
 
 def shuffle_weights(model: Model, seed: int = 0) -> Model:
     """A copy of the model with the numbers of each weight tensor permuted."""
-    twin = copy.deepcopy(model)
+    twin = copy_of(model)
     shuffle(twin.parameters(), seed)
     return twin
 
@@ -258,7 +259,7 @@ def _squashed(logits: Logits) -> Flag | None:
 
 
 def _changing(first: Logits, again: Logits) -> Flag | None:
-    change = _change(first, again)
+    change = change_of(first, again)
     # The same program on the same batch: more than a change of the last digits comes from the model.
     limit = 100 * torch.finfo(first.dtype).eps
     return _flag_if(
@@ -273,7 +274,7 @@ def _changing(first: Logits, again: Logits) -> Flag | None:
 
 
 def _dependent(first: Logits, other: Logits) -> Flag | None:
-    change = _change(first, other)
+    change = change_of(first, other)
     # A different batch size can run different kernels, which round differently.
     limit = 10 * torch.finfo(first.dtype).eps ** 0.5
     return _flag_if(
@@ -284,16 +285,6 @@ def _dependent(first: Logits, other: Logits) -> Flag | None:
         "logit), and so does its map.",
         "Normalise by stored statistics in eval mode, and let nothing in the model mix the rows of a batch.",
         change,
-    )
-
-
-def _change(one: Logits, other: Logits) -> float:
-    """Largest difference relative to the largest value, over the rows that are finite in both."""
-    finite = one.isfinite().all(1) & other.isfinite().all(1)
-    if not finite.any():
-        return 0.0
-    return float(
-        (one - other)[finite].abs().max() / one[finite].abs().max().clamp_min(torch.finfo(one.dtype).tiny)
     )
 
 

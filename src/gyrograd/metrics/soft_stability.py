@@ -45,6 +45,7 @@ from gyrograd.errors import UserError
 from gyrograd.metrics.certificates import check_alpha, lower_share
 from gyrograd.metrics.passes import check_count, checked_target
 from gyrograd.numerics import random
+from gyrograd.numerics.maps import holds_nan
 from gyrograd.registry import register
 from gyrograd.types import Attribution, Inputs, Model, PerExample, Seed, Targets
 
@@ -136,7 +137,8 @@ class SoftStability(ComparedBySettings):
         )
         shown = torch.stack([classes[0] for classes in predicted])
         agreeing = torch.stack([(classes[1:] == classes[0]).sum() for classes in predicted])
-        return SegmentCertificate(lower_share(agreeing, self.draws, self.alpha), shown, agreeing)
+        low = lower_share(agreeing, self.draws, self.alpha)
+        return SegmentCertificate(torch.where(holds_nan(map), torch.nan, low), shown, agreeing)
 
     def _segments(self, attribution: Any, x: Inputs) -> Segments:
         """The method's own segments, or the cells of a grid."""

@@ -134,6 +134,10 @@ class Shift:
     def _step(self, h: int, w: int, variant: int) -> tuple[int, int]:
         """Pixels down and to the right."""
         pixels = max(1, round(self.share * min(h, w)))
+        if pixels >= min(h, w):
+            raise UserError(
+                f"Images of {h} x {w} pixels shifted by {pixels} leave nothing in sight; leave this metric out."
+            )
         return ((-pixels, 0), (pixels, 0), (0, -pixels), (0, pixels))[variant]
 
 

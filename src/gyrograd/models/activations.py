@@ -7,7 +7,6 @@ the copy, in which every tensor operation is watched, finds what is left; that i
 Finally the copy runs with ReLU as the new activation and must return what the model returns.
 """
 
-import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from gyrograd.errors import UserError, check_name
 from gyrograd.models.piecewise import MODULES, WHOLE, InPlace, Softened, apply_form, overwrite
 from gyrograd.models.specs import attach_spec, spec_of
 from gyrograd.models.spellings import Sign, converts, is_zero, mark, read_activation, read_comparison, sign_of
+from gyrograd.numerics.copies import copy_of
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.types import Inputs
 
@@ -275,7 +275,7 @@ def _copy(model: nn.Module, shared: bool) -> nn.Module:
         with warnings.catch_warnings():
             # torch 2.11 warns about one of its own classes when an exported program is copied
             warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
-            return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+            return copy_of(model, tensors)
     except (RuntimeError, TypeError) as wrong:
         raise UserError(
             f"{type(model).__name__} cannot be copied ({_first_line(wrong)}); "

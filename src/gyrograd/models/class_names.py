@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from gyrograd.models.specs import spec_of
 from gyrograd.types import Model
 
 IMAGENET = 1000
+WORDNET_ID = r"n[0-9]{8}"
+"""Name of a folder of ImageNet."""
 
 
 def class_names(model: Model, count: int, of_data: Sequence[str] | None = None) -> tuple[str, ...] | None:
@@ -51,6 +54,27 @@ def imagenet_names() -> tuple[str, ...]:
     from torchvision.models import ResNet18_Weights
 
     return tuple(ResNet18_Weights.DEFAULT.meta["categories"])
+
+
+def label_notes(model: Model, count: int, source: str, of_data: Sequence[str]) -> tuple[str, ...]:
+    """A sentence if the labels of this data seem to number other classes than the model's `count`, else nothing."""
+    own = own_class_names(model, count)
+    if own is not None and len(of_data) == count and all(re.fullmatch(WORDNET_ID, name) for name in of_data):
+        return ()  # ImageNet's folders, whose order is that of its classes
+    if own is not None and not set(own) & set(of_data):
+        return (
+            f"The classes of {source} ({of_data[0]}, ...) are not those of the model ({own[0]}, ...), so its labels "
+            "may be wrong; leave them out with --unlabelled.",
+        )
+    for number, name in enumerate(of_data if own is not None else ()):
+        if own is not None and name in own and own[number : number + 1] != (name,):
+            return (
+                f"Class {number} of {source} is {name}, which is class {own.index(name)} of the model, so its labels "
+                "may be wrong; leave them out with --unlabelled.",
+            )
+    if len(of_data) != count:
+        return (f"{source} has {len(of_data)} classes and the model {count}, so its labels may be wrong.",)
+    return ()
 
 
 def read_class_names(path: Path | str, count: int) -> tuple[str, ...]:

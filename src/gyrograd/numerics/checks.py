@@ -25,6 +25,8 @@ TRIAL_ROWS = 8
 
 _TRIED: WeakSet[nn.Module] = WeakSet()
 """Models that `try_model` has seen."""
+_CHANGING: WeakSet[nn.Module] = WeakSet()
+"""Those of them that gave two answers to the same images."""
 
 
 _OF_SHAPES = (RuntimeError, ValueError, TypeError, AssertionError, IndexError, AttributeError)
@@ -163,7 +165,11 @@ def check_target(target: Tensor, b: int, k: int) -> None:
         )
 
 
-def _check_one_each(target: Tensor, b: int) -> None:
+def _check_one_each(target: Any, b: int) -> None:
+    if not isinstance(target, Tensor):
+        raise UserError(
+            f"The target is a {type(target).__name__}; give class indices as a tensor: torch.tensor(target)."
+        )
     if target.shape != (b,):
         raise UserError(
             f"The target has shape {tuple(target.shape)} for {b} examples; give one class index for each, "
@@ -196,15 +202,12 @@ def check_logits(out: Any, x: Inputs) -> Logits:
 
 
 def try_model(model: Model, x: Inputs) -> None:
-    """Run a new model on a few examples, once: it must return logits and leave its input alone.
+    """Run a new model on a few examples, twice: it must return logits and leave its input alone.
 
     A model that writes into its input would be explained at another point than x, and would change the caller's
-    tensor.
+    tensor. One that gives two answers is noted for `answers_change`.
     """
-    # The model inside gyrograd's wrappers, some of which are new objects at each call.
-    innermost, core = model, getattr(model, "core", None)
-    while isinstance(core, nn.Module) and type(innermost).__module__.startswith("gyrograd."):
-        innermost, core = core, getattr(core, "core", None)
+    innermost = _innermost(model)
     if innermost in _TRIED or is_being_recorded(x):
         return
     few = x[:TRIAL_ROWS].detach().clone()  # a copy, because the model may write into it
@@ -220,11 +223,11 @@ def try_model(model: Model, x: Inputs) -> None:
         if hooked:
             stack.callback(innermost.register_forward_pre_hook(note).remove)
         try:
-            out, fits = run_model(model, few), True
+            out, again, fits = run_model(model, few), run_model(model, few), True
         except torch.OutOfMemoryError:
             if len(few) == 1:
                 raise
-            out, fits = None, False
+            out, again, fits = None, None, False
     if not fits:
         # Not in the handler, whose traceback holds the memory. The actual work is done in smaller parts, too.
         try_model(model, x[: len(few) // 2])
@@ -235,8 +238,34 @@ def try_model(model: Model, x: Inputs) -> None:
             "The model writes into the images it is given (x.sub_(m), x.data.mul_(s) or the like), so that its maps "
             "would belong to other images; compute a new tensor there: x = (x - m) / s."
         )
-    check_logits(out, few)
+    logits = check_logits(out, few)
+    # More than rounding, which can differ from call to call on a GPU.
+    if change_of(logits, check_logits(again, few)) > 100 * torch.finfo(logits.dtype).eps:
+        _CHANGING.add(innermost)
     _TRIED.add(innermost)
+
+
+def answers_change(model: Model) -> bool:
+    """True if `try_model` got two answers to the same images: dropout or noise is active in eval mode."""
+    return _innermost(model) in _CHANGING
+
+
+def change_of(one: Logits, other: Logits) -> float:
+    """Largest difference relative to the largest value, over the rows that are finite in both."""
+    finite = one.isfinite().all(1) & other.isfinite().all(1)
+    if not finite.any():
+        return 0.0
+    return float(
+        (one - other)[finite].abs().max() / one[finite].abs().max().clamp_min(torch.finfo(one.dtype).tiny)
+    )
+
+
+def _innermost(model: Model) -> nn.Module:
+    """The model inside gyrograd's wrappers, some of which are new objects at each call."""
+    innermost, core = model, getattr(model, "core", None)
+    while isinstance(core, nn.Module) and type(innermost).__module__.startswith("gyrograd."):
+        innermost, core = core, getattr(core, "core", None)
+    return innermost
 
 
 def check_not_compiled(model: Model) -> None:

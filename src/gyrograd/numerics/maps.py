@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from gyrograd.errors import UserError, check_name
-from gyrograd.types import Images, Inputs
+from gyrograd.types import Flags, Images, Inputs
 
 
 def reduce(map: Images, how: str = "abs_sum") -> Float[Tensor, "b h w"]:
@@ -47,8 +47,14 @@ def top_k_mask(map: Inputs, k: int) -> Bool[Tensor, "b ..."]:
     return mask.scatter(1, order, True).view_as(map)
 
 
+def holds_nan(map: Inputs) -> Flags:
+    """True for each map that holds NaN: sorting takes NaN for the largest value, so its order means nothing."""
+    return map.isnan().flatten(1).any(1)
+
+
 def mass_center(map: Float[Tensor, "b *c h w"]) -> Float[Tensor, "b 2"]:
-    """(row, column) of the centre of mass of |map| over all channels; the middle of the image for a zero map."""
+    """(row, column) of the centre of mass of |map| over all channels; the middle of the image for a zero map, NaN for
+    one that holds NaN."""
     h, w = map.shape[-2:]
     mass = _over_largest(map).abs().reshape(len(map), -1, h, w).sum(1)
     # No matrix products: an autocast block would compute them in half precision, with 8 bits for a position.
@@ -56,13 +62,15 @@ def mass_center(map: Float[Tensor, "b *c h w"]) -> Float[Tensor, "b 2"]:
     places = torch.stack([rows.sum(1), columns.sum(1)], 1)
     total = mass.sum((1, 2))[:, None]
     middle = torch.tensor([(h - 1) / 2, (w - 1) / 2], dtype=map.dtype, device=map.device)
-    return torch.where(total > 0, places / torch.where(total > 0, total, 1), middle)
+    return torch.where(total == 0, middle, places / torch.where(total == 0, 1, total))
 
 
 def frame_target(h: int, w: int, width: int | None = None) -> Float[Tensor, "h w"]:
     """1 on a frame and 0 inside, the target map of joo2023's attack: 5 pixels wide on 32 (35 on 224)."""
     side = min(h, w)
     width = max(1, round(side * 5 / 32)) if width is None else width
+    if side < 2:
+        raise UserError(f"No frame fits {h} x {w} pixels; give images of 2 x 2 or more, or another goal.")
     if not 1 <= width <= side // 2:
         raise UserError(f"A frame {width} wide does not fit {h} x {w}; give a width from 1 to {side // 2}.")
     target = torch.ones(h, w)

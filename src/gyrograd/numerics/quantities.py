@@ -33,6 +33,20 @@ def quantity_of(logits: Logits, target: Labels, quantity: str = "logit") -> PerE
     return -value if quantity == "loss" else value
 
 
+def loss_to_climb(loss: PerExample) -> PerExample:
+    """The loss as a search should differentiate it: in an autocast block of float16 with larger slopes, else as it is.
+
+    The slope of the loss to the logits is the probability of being wrong. For a confident example it is so small that
+    float16, whose smallest number is 6e-8, rounds the slope to the image to zero, and the search would not move.
+    Divided by that probability the slope has the same direction, which is all that a search follows.
+    """
+    kind = loss.device.type
+    if not torch.is_autocast_enabled(kind) or torch.get_autocast_dtype(kind) != torch.float16:
+        return loss
+    wrong = -torch.expm1(-loss.detach())
+    return loss / wrong.clamp_min(1e-7)
+
+
 def with_full_precision(logits: Logits) -> Logits:
     """Logits that an autocast block left in half precision, in single precision."""
     # On CUDA the softmax of an autocast block computes in single precision itself, on a CPU it does not.

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gyrograd.errors import UserError
-from gyrograd.numerics.maps import normalize, top_k_mask
+from gyrograd.numerics.maps import holds_nan, normalize, top_k_mask
 from gyrograd.numerics.modes import without_autocast
 from gyrograd.types import PerExample
 
@@ -101,7 +101,7 @@ def top_k_overlap(a: Maps, b: Maps, k: int) -> PerExample:
     """Share of the k largest |a| that are among the k largest |b| (wang2020's k-in, as in its code)."""
     _check_pair(a, b)
     both = top_k_mask(a.abs(), k) & top_k_mask(b.abs(), k)
-    return both.flatten(1).sum(1).to(a.dtype) / k
+    return _nan_where_nan(both.flatten(1).sum(1).to(a.dtype) / k, a, b)
 
 
 def top_k_nearby(a: Maps, b: Maps, k: int, window: int) -> PerExample:
@@ -112,7 +112,7 @@ def top_k_nearby(a: Maps, b: Maps, k: int, window: int) -> PerExample:
     _check_pair(a, b)
     before, after = top_k_mask(a.abs(), k), top_k_mask(b.abs(), k)
     near = F.max_pool2d(after.to(a.dtype), 2 * window + 1, stride=1, padding=window) > 0
-    return (before & near).flatten(1).sum(1).to(a.dtype) / k
+    return _nan_where_nan((before & near).flatten(1).sum(1).to(a.dtype) / k, a, b)
 
 
 def top_k_mass(a: Maps, b: Maps, k: int) -> PerExample:
@@ -121,7 +121,7 @@ def top_k_mass(a: Maps, b: Maps, k: int) -> PerExample:
     a is the map before the attack, b the map after it.
     """
     _check_pair(a, b)
-    return (normalize(b, "sum").abs() * top_k_mask(a.abs(), k)).flatten(1).sum(1)
+    return _nan_where_nan((normalize(b, "sum").abs() * top_k_mask(a.abs(), k)).flatten(1).sum(1), a, b)
 
 
 def _check_pair(a: Tensor, b: Tensor) -> None:
@@ -185,7 +185,7 @@ def _falling_pairs(order: Int[Tensor, "b d"]) -> Int[Tensor, " b"]:
 
 def _nan_where_nan(value: Tensor, a: Tensor, b: Tensor) -> Tensor:
     # Sorting gives NaN a rank like any other value, so it has to be carried over by hand.
-    return torch.where((a.isnan() | b.isnan()).flatten(1).any(1), math.nan, value)
+    return torch.where(holds_nan(a) | holds_nan(b), math.nan, value)
 
 
 def _blur(stack: Float[Tensor, "m b c h w"]) -> Float[Tensor, "m b c h w"]:

@@ -21,6 +21,8 @@ Statistic: TypeAlias = Callable[[Numbers], Any]
 
 _RESAMPLE_NUMBERS = 1 << 22
 """Most numbers drawn at once by the bootstrap: 32 MB."""
+MIN_IMAGES_FOR_CI = 10
+"""With fewer images a bootstrap interval is far too narrow: with two it is just their range."""
 NORMAL_FROM = 10_000
 """Number of values from which the interval of a mean is the normal one."""
 _MEANS_TRIED = 1000

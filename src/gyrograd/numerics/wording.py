@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gyrograd.numerics.statistics import Interval
+from gyrograd.numerics.statistics import MIN_IMAGES_FOR_CI, Interval
 
 UNKNOWN = "–"
 """Shown in place of a value that was not measured."""
@@ -77,6 +77,14 @@ def radius_text(stat: Mapping[str, Any] | None, largest: float) -> str:
     text = interval_text(stat, ".1f", unit="/255")
     reached = stat is not None and stat.get("value") is not None and stat["value"] >= largest - 1e-6
     return f"{text} (the largest tried)" if reached else text
+
+
+def few_images_note(n: int) -> str:
+    """Says that intervals over n images, fewer than `MIN_IMAGES_FOR_CI`, are not to be relied on."""
+    return (
+        f"{n} image{'s are' if n > 1 else ' is'} few: intervals over fewer than {MIN_IMAGES_FOR_CI} are too narrow to "
+        "go by."
+    )
 
 
 def _format(value: Number, form: Form, scale: Number) -> str:

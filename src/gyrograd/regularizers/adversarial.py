@@ -10,7 +10,7 @@ from torch import Tensor
 from gyrograd.attacks import Pgd
 from gyrograd.errors import UserError
 from gyrograd.numerics.modes import eval_mode
-from gyrograd.numerics.quantities import with_full_precision
+from gyrograd.numerics.quantities import loss_to_climb, with_full_precision
 from gyrograd.registry import register
 from gyrograd.regularizers.inner import ascend, check_radius
 from gyrograd.regularizers.passes import auxiliary_pass, check_choices, fresh_keys, score_of
@@ -104,7 +104,7 @@ class Adversarial:
         with eval_mode(model):
             loss = score_of(model, x, y, "loss")
             return ascend(
-                loss,
+                lambda z: loss_to_climb(loss(z)),
                 x,
                 eps=self.eps,
                 norm=self.norm,

@@ -72,12 +72,14 @@ class Hessian:
         check_batch(model, x)
         keys = fresh_keys(seed, x)
         penalty = self._norm(model, x, y, keys, self.batchnorm, graph=True)
-        _refuse_flat(penalty)
+        probed = penalty
         if uses_batch_statistics(model, self.batchnorm):
-            # In training mode batch statistics give a ReLU net curvature, too; the test is about evaluation mode.
+            # The test is about evaluation mode: in training mode batch statistics give a ReLU net curvature, too, and
+            # take it from any net where they are those of a single row (BatchNorm1d), which they turn into a constant.
             # A few examples will do: a piecewise linear net has no curvature at any of them.
             some = slice(_PROBED_EXAMPLES)
-            _refuse_flat(self._norm(model, x[some], y[some], keys[some], "frozen", graph=False))
+            probed = self._norm(model, x[some], y[some], keys[some], "frozen", graph=False)
+        _refuse_flat(probed)
         return penalty
 
     def _norm(

@@ -14,6 +14,7 @@ from gyrograd.errors import UserError, check_counts, check_name
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.balls import L2, Linf
+from gyrograd.numerics.checks import class_indices
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import with_full_precision
 from gyrograd.registry import register
@@ -126,7 +127,7 @@ class Atex:
 
     def samples(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> Samples:
         """The points at which teacher and student are evaluated, in pixels; constants to the weights."""
-        keys, x = fresh_keys(seed, x), x.detach()
+        keys, x, y = fresh_keys(seed, x), x.detach(), class_indices(y, x)
         scale = input_scale(model, x, self.space)
         asked = self._teacher.to(x) if self.protocol == "paper" else model
         direction = self._explanation(asked, x, y, scale, random.subkeys(keys, _SMOOTHING))

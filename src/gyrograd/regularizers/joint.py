@@ -11,7 +11,6 @@ statistics as the whole. (Statistics of the pass's own images, and running stati
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from weakref import WeakSet
 
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 
 from gyrograd.errors import UserError
 from gyrograd.numerics.autograd import input_gradient
+from gyrograd.numerics.copies import copy_of
 from gyrograd.numerics.modes import eval_mode, without_autocast
 from gyrograd.numerics.quantities import quantity_of
 from gyrograd.numerics.tangents import joint_pass, layout
@@ -118,9 +118,7 @@ def _compare_with_plain(model: Model, x: Images, y: Labels, align: L2Cosine, mov
     x, y, moved = x[rows].detach(), y[rows], moved[rows].detach()
     with torch.enable_grad(), without_autocast(x):
         try:
-            plain, joint = _both_gradients(
-                copy.deepcopy(model).double(), x.double(), y, align, moved.double()
-            )
+            plain, joint = _both_gradients(copy_of(model).double(), x.double(), y, align, moved.double())
         except (RuntimeError, TypeError):
             # The model cannot be copied, or creates tensors of a fixed precision.
             plain, joint = _both_gradients(model, x, y, align, moved)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from gyrograd.errors import UserError
 from gyrograd.models import load
+from gyrograd.numerics.copies import copy_of
 from gyrograd.types import Inputs, Logits, Model
 
 
@@ -19,7 +19,7 @@ class Teacher:
 
     def __init__(self, net: Model, source: str) -> None:
         # A copy: the given net may be the student itself, which goes on learning.
-        self.net = copy.deepcopy(net).eval().requires_grad_(False)
+        self.net = copy_of(net).eval().requires_grad_(False)
         self.source = source
         self._cast: dict[torch.dtype, Model] = {}
         digest = hashlib.sha256()
@@ -42,7 +42,7 @@ class Teacher:
         if all(weight.dtype == x.dtype for weight in self.net.parameters()):
             return self.net.to(x.device)
         if x.dtype not in self._cast:
-            self._cast[x.dtype] = copy.deepcopy(self.net).to(x.dtype)
+            self._cast[x.dtype] = copy_of(self.net).to(x.dtype)
         return self._cast[x.dtype].to(x.device)
 
     def __eq__(self, other: object) -> bool:

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gyrograd.numerics.statistics import paired_difference
+from gyrograd.numerics.statistics import MIN_IMAGES_FOR_CI, paired_difference
 from gyrograd.numerics.wording import eps_text, interval_text, number, radius_text
 from gyrograd.records import JsonObject
 from gyrograd.reporting.charts import change_chart
 from gyrograd.reporting.page import render_template
 from gyrograd.reporting.pictures import load_arrays
-from gyrograd.reporting.schema import AuditCard, CardColumn, attack_radii, card_path, read_card
+from gyrograd.reporting.schema import AuditCard, CardColumn, attack_radii, card_path, read_card, version_of
 from gyrograd.reporting.showcase import Showcase, two_models
 from gyrograd.reporting.table import GROUPS
 from gyrograd.reporting.values import Column, StoredValues, read_values, values_behind
@@ -30,6 +30,8 @@ Verdict = Literal["better", "worse", "no clear change", "not comparable"]
 TITLES = ("Improved", "Got worse", "Better for some methods, worse for others")
 YARDSTICKS = ("steady_radius", "top_k_kept")
 """Columns that measure how far an explanation holds, the best first."""
+MAX_LISTED = 4
+"""Columns that a note names."""
 
 
 @dataclass(frozen=True)
@@ -322,6 +324,12 @@ def _notes(a: ComparedAudit, b: ComparedAudit, changes: Sequence[Change]) -> lis
             f"{a.name} was measured on {a.data} and {b.name} on {b.data}: a difference may come from the images, not "
             "the model."
         )
+    made_by = [version_of(each.card) for each in (a, b)]
+    if None not in made_by and made_by[0] != made_by[1]:
+        notes.append(
+            f"{a.name} was measured by gyrograd {made_by[0]} and {b.name} by {made_by[1]}: a difference may come from "
+            "the version, not the model."
+        )
     weights = a.card["model"]["sha256"]
     if weights is not None and weights == b.card["model"]["sha256"]:
         notes.append("Both audits are of the same weights: what changed is how they were measured.")
@@ -329,6 +337,18 @@ def _notes(a: ComparedAudit, b: ComparedAudit, changes: Sequence[Change]) -> lis
         one, two = (each.method(method).get("settings") for each in (a, b))
         if one is not None and two is not None and one != two:
             notes.append(f"{method} has other settings for {b.name} ({two}) than for {a.name} ({one}).")
+    few = {
+        each.column["label"]
+        for each in changes
+        if each.change is not None
+        and any(0 < (stat["n"] or 0) < MIN_IMAGES_FOR_CI for stat in (each.a, each.b, each.change) if stat)
+    }
+    if few:
+        every = sorted(few)
+        labels = ", ".join(every[:MAX_LISTED]) + (", ..." if len(every) > MAX_LISTED else "")
+        notes.append(
+            f"Fewer than {MIN_IMAGES_FOR_CI} images, over which intervals are too narrow to go by: {labels}."
+        )
     lost = {each.column["label"]: each.why for each in changes if each.why.startswith("measured differently")}
     return [*notes, *(f"{label}: {why}." for label, why in lost.items())]
 

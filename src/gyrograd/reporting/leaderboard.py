@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from gyrograd.errors import UserError
+from gyrograd.numerics.statistics import MIN_IMAGES_FOR_CI
 from gyrograd.numerics.wording import number
 from gyrograd.records import JsonObject, read_json
 from gyrograd.reporting.charts import labels_of
@@ -52,8 +53,6 @@ UNRELIABLE = HOLLOW | MASKED | {
 """Flags that make a steady radius meaningless."""
 NO_WEIGHTS = "The model has no trained weights"
 """Start of the note on the card of an untrained model."""
-FEWEST_ATTACKED = 10
-"""Fewest images for a reliable steady radius."""
 DERIVED: dict[str, CardColumn] = {
     key: CardColumn(
         key=key,
@@ -503,7 +502,7 @@ def _doubts(card: AuditCard, method: MethodRow, column: CardColumn | None) -> It
         yield "The audit was interrupted."
     stat = None if column is None else method["columns"].get(column["key"])
     n = None if stat is None else stat["n"]
-    if n is not None and n < FEWEST_ATTACKED:
+    if n is not None and n < MIN_IMAGES_FOR_CI:
         yield f"It rests on {counted_images(n)}."
 
 

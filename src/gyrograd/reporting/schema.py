@@ -315,6 +315,12 @@ def read_card(place: Path | str) -> AuditCard:
     return check_card(card, str(path))
 
 
+def version_of(card: AuditCard) -> str | None:
+    """The version of gyrograd that made the card."""
+    rerun = card["rerun"]
+    return None if rerun is None or rerun["versions"] is None else rerun["versions"].get("gyrograd")
+
+
 def attack_radii(card: AuditCard, column: CardColumn) -> tuple[float, ...]:
     """The radii whose attacks a column's numbers come from; empty for a column without attacks.
 

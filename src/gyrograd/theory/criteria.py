@@ -4,7 +4,6 @@ Each function takes a model with a target, or with `target=None` a function that
 Models are used in the mode they are in, since regularizers train through these.
 """
 
-import copy
 from collections.abc import Callable
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from gyrograd.errors import UserError, check_counts, did_you_mean
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import hessian_vector_product, input_gradient
+from gyrograd.numerics.copies import copy_of
 from gyrograd.numerics.similarity import cosine_distance, l2_distance
 from gyrograd.theory.curvature import hessian
 from gyrograd.theory.fields import scalar_field
@@ -175,7 +175,7 @@ def scaled_layer(model: Model, layer: str, alpha: float) -> Model:
     """A copy with one layer's weights times alpha: the alpha-transformation (joo2023 Definition 2)."""
     if not 0 < alpha < float("inf"):
         raise UserError(f"alpha is {alpha}; give a finite factor above 0.")
-    scaled = copy.deepcopy(model)
+    scaled = copy_of(model)
     layers = {name: part for name, part in scaled.named_modules() if list(part.parameters(recurse=False))}
     if layer not in layers:
         raise UserError(f"The model has no layer '{layer}' with weights: {did_you_mean(layer, layers)}")

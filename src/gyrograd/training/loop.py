@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NotRequired, TypedDict, TypeVar
 
 import torch
@@ -18,9 +18,12 @@ from torch import Tensor, nn
 from gyrograd.data.dataset import Dataset, augment, cut_out, order, zoom_in
 from gyrograd.errors import UserError
 from gyrograd.numerics import random
+from gyrograd.numerics.checks import run_model
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.random import Keys
 from gyrograd.numerics.second_order import single
+from gyrograd.regularizers import Hessian
+from gyrograd.regularizers.passes import auxiliary_pass
 from gyrograd.training.objective import Objective
 from gyrograd.training.processes import Group
 from gyrograd.training.settings import TrainSettings
@@ -167,8 +170,9 @@ def check_fit(
             f"{data.name} and {test.name} have different classes ({len(data.classes)} and {len(test.classes)}); "
             "give test images of the same ones."
         )
+    tensors_of(model)
     with torch.no_grad(), eval_mode(model):
-        logits = model(data.pixels(torch.arange(1)).to(next(model.parameters()).device))
+        logits = run_model(model, data.pixels(torch.arange(1)).to(next(model.parameters()).device))
     if logits.dim() != 2 or logits.shape[1] != len(data.classes):
         raise UserError(
             f"The model gives outputs of shape {tuple(logits.shape)} and {data.name} has {len(data.classes)} "
@@ -182,11 +186,44 @@ def check_fit(
     if settings.precision == "tf32" and group.device.type != "cuda":
         raise UserError(f"precision tf32 needs a CUDA device; on {group.device.type} give fp32.")
     smallest = len(data) % settings.batch_size or settings.batch_size
+    _check_normalised(model, data, objective, smallest, group.share.of)
     if group.share.of > 1 and objective.fewest_rows(smallest) < group.share.of:
         raise UserError(
             f"A batch of {smallest} images leaves some of the {group.share.of} processes without one to train or "
             "regularise; give another batch_size, a larger regularized_fraction, or fewer processes."
         )
+
+
+def _check_normalised(
+    model: Model, data: Dataset, objective: Objective, smallest: int, processes: int
+) -> None:
+    """Refuse a last batch that leaves a single value to a batch normalisation, which torch refuses in its step."""
+    # A curvature penalty writes its normalisation out, and takes one row. Fast passes are of the whole batch.
+    terms = {
+        name: term
+        for name, term in objective.terms.items()
+        if not objective.fast and not isinstance(term.regularizer, Hessian)
+    }
+    rows = replace(objective, terms=terms, fast=False).fewest_rows(smallest) // processes
+    if rows > 1:
+        return
+    flags = [(module, module.training) for module in model.modules()]
+    device = next(model.parameters()).device
+    try:
+        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            model.train()
+            with auxiliary_pass(model, "batch"):
+                model(data.pixels(torch.arange(1)).to(device))
+    except ValueError as wrong:
+        if "more than 1 value per channel" not in str(wrong):
+            raise
+        raise UserError(
+            f"The last batch has {smallest} of the {len(data)} images, of which BatchNorm would normalise one alone; "
+            "give another batch_size."
+        ) from None
+    finally:
+        for module, training in flags:
+            module.training = training
 
 
 def optimizer_of(model: Model, settings: TrainSettings) -> torch.optim.Optimizer:
@@ -232,6 +269,17 @@ def _one_cycle(step: int, steps: int) -> float:
     return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
 
 
+def tensors_of(model: Model) -> dict[str, Tensor]:
+    """The model's state, which must be of tensors to be averaged, written and read without running code."""
+    state = model.state_dict()
+    for key, value in state.items():
+        if not isinstance(value, Tensor):
+            raise UserError(
+                f"The state of the model holds '{key}', a {type(value).__name__}; let get_extra_state return a tensor."
+            )
+    return dict(state)
+
+
 class Average:
     """An exponential moving average of the weights, with the buffers of the model.
 
@@ -241,7 +289,7 @@ class Average:
 
     def __init__(self, model: Model, decay: float | int) -> None:
         self.decay = decay
-        self.values = {key: single(value.detach().clone()) for key, value in model.state_dict().items()}
+        self.values = {key: single(value.detach().clone()) for key, value in tensors_of(model).items()}
 
     @torch.no_grad()
     def update(self, model: Model, step: int) -> None:

@@ -101,12 +101,23 @@ class Steady:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from `state_dict()`; call it after the model has its own weights again."""
+        if not {"steps", "curvature", "average"} <= state.keys():
+            raise UserError("This is not a state of Steady; give what steady.state_dict() returned.")
         if state["average"] is None:
             return
-        self.average = Average(self.model, self.settings.ema)
-        for name, value in self.average.values.items():
+        average = Average(self.model, self.settings.ema)
+        shapes, given = (
+            {name: value.shape for name, value in values.items()}
+            for values in (average.values, state["average"])
+        )
+        if shapes != given:
+            name = next(name for name in (*shapes, *given) if shapes.get(name) != given.get(name))
+            raise UserError(
+                f"This state is of another model, which differs in '{name}'; give Steady the model it was saved with."
+            )
+        for name, value in average.values.items():
             value.copy_(state["average"][name])
-        self.steps = state["steps"]
+        self.average, self.steps = average, state["steps"]
         if not state["curvature"]:
             self._leave_out_curvature()
 
