@@ -165,7 +165,7 @@ def set_slider(page, label: str, value: float) -> None:
 
 def test_chosen_methods_are_shown_as_maps_alone_and_over_the_image(page):
     opened_tab(page, "Explain")
-    page.get_by_role("checkbox", name="LRP").check()
+    page.get_by_role("checkbox", name="LRP", exact=True).check()
     page.get_by_role("checkbox", name="SmoothGrad").uncheck()
     # There were three before as well: wait for the answer in which one has come and one has gone.
     expect(page.locator('#gg-explain-out:not([data-old]) [data-method="lrp"]')).to_have_count(1)

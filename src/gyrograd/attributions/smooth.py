@@ -61,7 +61,7 @@ class OnSmoothed:
     def __post_init__(self) -> None:
         check_quantity(self.quantity)
         if self.draws < 1:
-            raise UserError(f"Smoothing needs at least one draw, not {self.draws}; 50 is usual.")
+            raise UserError(f"Smoothing needs at least one draw, not {self.draws}.")
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         check_rows(x)

@@ -252,6 +252,7 @@ def answers_change(model: Model) -> bool:
 
 def change_of(one: Logits, other: Logits) -> float:
     """Largest difference relative to the largest value, over the rows that are finite in both."""
+    one, other = one.detach(), other.detach()
     finite = one.isfinite().all(1) & other.isfinite().all(1)
     if not finite.any():
         return 0.0
