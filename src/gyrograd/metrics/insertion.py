@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -111,13 +116,16 @@ class InsertionCurve:
         """As `curve`, for a given map."""
         target, x = checked_target(model, x, target), x.detach()
         place = positions(reduce_map(map, self.reduce), self.ties)
-        pair = as_images(x), as_images(self.empty_image(model, x))
+        empty = self.empty_image(model, x)
+        pair = as_images(x), as_images(empty)
         # Deletion inserts pixels of the empty image into the whole one.
         first, rest = pair if self.game == "insertion" else pair[::-1]
         pixels = place[0].numel()
         # The small term corrects products such as 0.29 * 100 = 28.999999999999996.
         steps = [math.floor(ratio * pixels + 1e-9) for ratio in shares(self.ratios)]
-        counts = torch.tensor(steps, device=x.device)
+        ends = _shared_ends_of(model, x, empty, target, self.quantity)
+        between = steps if ends is None else [step for step in steps if 0 < step < pixels]
+        counts = torch.tensor(between, device=x.device)
 
         def values(examples: slice, these: slice) -> Tensor:
             inside = place[examples, None] < counts[these].view(1, -1, 1, 1, 1)
@@ -126,7 +134,13 @@ class InsertionCurve:
                 model, mixed.reshape(*mixed.shape[:2], *x.shape[1:]), target[examples], self.quantity
             )
 
-        return in_parts(values, x, len(counts), self.max_batch)
+        inner = in_parts(values, x, len(counts), self.max_batch) if between else x.new_empty(len(x), 0)
+        if ends is None:
+            return inner
+        whole, nothing = ends if self.game == "insertion" else ends[::-1]
+        known = iter(inner.unbind(1))
+        points = [nothing if step == 0 else whole if step == pixels else next(known) for step in steps]
+        return torch.stack(points, 1)
 
     def chance(self, model: Model, x: Inputs, target: Labels, *, seed: Seed = 0) -> PerExample:
         """The value for a random order of pixels, the score of an uninformative map."""
@@ -149,6 +163,43 @@ class InsertionCurve:
         return (
             colours[0].to(x).view(-1, *[1] * (x.dim() - 2)).expand_as(x) if colours else torch.zeros_like(x)
         )
+
+
+_ENDS: ContextVar[dict[Any, tuple[Model, Tensor]] | None] = ContextVar("shared ends of curves", default=None)
+
+
+@contextmanager
+def shared_ends() -> Iterator[None]:
+    """Evaluate each whole image, and each empty one, once for all curves of the block, on a CPU.
+
+    They do not depend on the map, and are two of the eleven points of a curve. The model's weights may not be changed
+    in the block.
+    """
+    token = _ENDS.set({})
+    try:
+        yield
+    finally:
+        _ENDS.reset(token)
+
+
+def _shared_ends_of(
+    model: Model, x: Inputs, empty: Inputs, target: Labels, quantity: str
+) -> tuple[PerExample, PerExample] | None:
+    """The values of the whole and the empty images; None outside of `shared_ends`."""
+    shared = _ENDS.get()
+    if shared is None or x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
+        return None
+    found = []
+    for image, nothing, label in zip(x, empty, target, strict=True):
+        both = torch.stack([image, nothing])[None]
+        key = id(model), quantity, int(label), both.shape, sha256(both.numpy().tobytes()).digest()
+        if key not in shared:
+            # Each example by itself: its last digit must not depend on which others are asked for with it.
+            # With the model, so that its id is not reused.
+            shared[key] = model, score_variants(model, both, label[None], quantity)[0]
+        found.append(shared[key][1])
+    values = torch.stack(found)
+    return values[:, 0], values[:, 1]
 
 
 @register(
