@@ -23,7 +23,7 @@ from gyrograd.measurement.cells import Cell, Workers, fingerprint, finished, for
 from gyrograd.measurement.clusters import workers_of
 from gyrograd.measurement.plan import Condition, Look, Metric, Plan, described
 from gyrograd.measurement.table import Source, Table
-from gyrograd.metrics.insertion import shared_ends
+from gyrograd.metrics.insertion import shared_curves
 from gyrograd.numerics.checks import class_indices
 from gyrograd.records import Record
 from gyrograd.registry import load_plugins
@@ -181,7 +181,7 @@ def measure(
         else:
             _tell_of_other_records(cells, place)
         try:
-            with shared_clean_looks(), shared_ends():
+            with shared_clean_looks(), shared_curves():
                 shown = None if watch is None else lambda found: watch(table(found))
                 return table(
                     run_cells(cells, sample.index, place, shard=shard, what=what, workers=who, watch=shown)

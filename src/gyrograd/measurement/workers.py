@@ -32,7 +32,7 @@ from gyrograd.attacks.engine import shared_clean_looks
 from gyrograd.errors import UserError, check_counts
 from gyrograd.measurement.cells import Cell, Finished, Task, in_this_process
 from gyrograd.measurement.machine import free_memory, usable_cores
-from gyrograd.metrics.insertion import shared_ends
+from gyrograd.metrics.insertion import shared_curves
 from gyrograd.numerics.modes import denormals_are_zero, keep_freed_memory
 from gyrograd.progress import without_bars
 
@@ -271,7 +271,7 @@ def serve() -> None:
     tasks: SimpleQueue[Task] = SimpleQueue()
     Thread(target=_hear, args=(asked, tasks), daemon=True).start()
     _send(answers, ("ready",))
-    with shared_clean_looks(), shared_ends(), without_bars():
+    with shared_clean_looks(), shared_curves(), without_bars():
         while True:
             task = tasks.get()
             try:

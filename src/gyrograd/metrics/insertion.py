@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline
-from gyrograd.attributions.batching import MAX_BATCH
+from gyrograd.attributions.batching import MAX_BATCH, rows_at_once
 from gyrograd.attributions.segments import as_images
 from gyrograd.errors import UserError, check_name
 from gyrograd.metrics.passes import checked_target, in_parts, score_variants
@@ -39,6 +39,58 @@ RANGES = {"probability": (0.0, 1.0), "log_probability": (-math.inf, 0.0), "loss"
 Ratios = str | tuple[float, ...]
 Curve = Float[Tensor, "b points"]
 Positions = Int[Tensor, "b c h w"]
+
+
+MAX_SHARED = 64
+"""Most curves in the cache."""
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """Known curves of maps, and known values of a whole and an empty image, with their models."""
+
+    curves: dict[Any, tuple[Model, Curve]] = field(default_factory=dict)
+    ends: dict[Any, tuple[Model, Tensor]] = field(default_factory=dict)
+
+    def ends_of(
+        self, model: Model, x: Inputs, empty: Inputs, target: Labels, quantity: str
+    ) -> tuple[PerExample, PerExample]:
+        """The values of the whole and of the empty images."""
+        found = []
+        for image, nothing, label in zip(x, empty, target, strict=True):
+            both = torch.stack([image, nothing])[None]
+            key = id(model), quantity, int(label), _digest(both)
+            if key not in self.ends:
+                # Each example by itself: its last digit must not depend on which others are asked for with it.
+                self.ends[key] = model, score_variants(model, both, label[None], quantity)[0]
+            found.append(self.ends[key][1])
+        values = torch.stack(found)
+        return values[:, 0], values[:, 1]
+
+
+_SHARED: ContextVar[_Shared | None] = ContextVar("shared curves", default=None)
+
+
+@contextmanager
+def shared_curves() -> Iterator[None]:
+    """Evaluate equal curves once on a CPU, and the two ends of all curves of an image, which do not depend on the map.
+
+    The weights of models may not be changed in the block.
+    """
+    token = _SHARED.set(_Shared())
+    try:
+        yield
+    finally:
+        _SHARED.reset(token)
+
+
+def _digest(*tensors: Tensor) -> bytes:
+    """Equal for equal tensors only."""
+    content = sha256()
+    for tensor in tensors:
+        content.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        content.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return content.digest()
 
 
 @dataclass(frozen=True)
@@ -115,6 +167,23 @@ class InsertionCurve:
     def curve_of_map(self, model: Model, map: Inputs, x: Inputs, target: Labels) -> Curve:
         """As `curve`, for a given map."""
         target, x = checked_target(model, x, target), x.detach()
+        shared = _SHARED.get()
+        if shared is None or x.device.type != "cpu" or isinstance(self.substrate, Tensor):
+            return self._curve_of_map(model, map, x, target, None)
+        # The size of passes may change the last digit, which must not depend on whose curve came first.
+        rows = rows_at_once(self.max_batch, x)
+        settings = (self.game, shares(self.ratios), self.substrate, self.ties, self.reduce, self.quantity)
+        key = id(model), repr(settings), rows, _digest(map, x, target)
+        if key not in shared.curves:
+            if len(shared.curves) >= MAX_SHARED:
+                del shared.curves[next(iter(shared.curves))]
+            # With the model, so that its id is not reused.
+            shared.curves[key] = model, self._curve_of_map(model, map, x, target, shared)
+        return shared.curves[key][1]
+
+    def _curve_of_map(
+        self, model: Model, map: Inputs, x: Inputs, target: Labels, shared: _Shared | None
+    ) -> Curve:
         place = positions(reduce_map(map, self.reduce), self.ties)
         empty = self.empty_image(model, x)
         pair = as_images(x), as_images(empty)
@@ -123,7 +192,7 @@ class InsertionCurve:
         pixels = place[0].numel()
         # The small term corrects products such as 0.29 * 100 = 28.999999999999996.
         steps = [math.floor(ratio * pixels + 1e-9) for ratio in shares(self.ratios)]
-        ends = _shared_ends_of(model, x, empty, target, self.quantity)
+        ends = None if shared is None else shared.ends_of(model, x, empty, target, self.quantity)
         between = steps if ends is None else [step for step in steps if 0 < step < pixels]
         counts = torch.tensor(between, device=x.device)
 
@@ -163,43 +232,6 @@ class InsertionCurve:
         return (
             colours[0].to(x).view(-1, *[1] * (x.dim() - 2)).expand_as(x) if colours else torch.zeros_like(x)
         )
-
-
-_ENDS: ContextVar[dict[Any, tuple[Model, Tensor]] | None] = ContextVar("shared ends of curves", default=None)
-
-
-@contextmanager
-def shared_ends() -> Iterator[None]:
-    """Evaluate each whole image, and each empty one, once for all curves of the block, on a CPU.
-
-    They do not depend on the map, and are two of the eleven points of a curve. The model's weights may not be changed
-    in the block.
-    """
-    token = _ENDS.set({})
-    try:
-        yield
-    finally:
-        _ENDS.reset(token)
-
-
-def _shared_ends_of(
-    model: Model, x: Inputs, empty: Inputs, target: Labels, quantity: str
-) -> tuple[PerExample, PerExample] | None:
-    """The values of the whole and the empty images; None outside of `shared_ends`."""
-    shared = _ENDS.get()
-    if shared is None or x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
-        return None
-    found = []
-    for image, nothing, label in zip(x, empty, target, strict=True):
-        both = torch.stack([image, nothing])[None]
-        key = id(model), quantity, int(label), both.shape, sha256(both.numpy().tobytes()).digest()
-        if key not in shared:
-            # Each example by itself: its last digit must not depend on which others are asked for with it.
-            # With the model, so that its id is not reused.
-            shared[key] = model, score_variants(model, both, label[None], quantity)[0]
-        found.append(shared[key][1])
-    values = torch.stack(found)
-    return values[:, 0], values[:, 1]
 
 
 @register(

@@ -1,4 +1,4 @@
-"""The ends of insertion and deletion curves do not depend on the map: a measurement evaluates them once per image."""
+"""A measurement evaluates equal insertion curves once, and their ends, which no map changes, once per image."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import gyrograd as gg
 from gyrograd.errors import UserError
 from gyrograd.measurement import CLEAN, Plan, Sample, measure, registered
-from gyrograd.metrics.insertion import InsertionCurve, shared_ends
+from gyrograd.metrics.insertion import InsertionCurve, shared_curves
 from gyrograd.metrics.passes import checked_target
 
 RATIOS = (0.0, 0.25, 0.5, 1.0)
@@ -39,19 +39,35 @@ def test_curves_are_the_same(name: str, substrate: str | float) -> None:
     model, (x, y) = small_net(), small_images(3)
     curve, map = game(name, substrate=substrate), torch.rand_like(x)
     alone = curve.curve_of_map(model, map, x, y)
-    with shared_ends():
+    with shared_curves():
         for _ in range(2):
             torch.testing.assert_close(curve.curve_of_map(model, map, x, y), alone, rtol=0, atol=1e-6)
 
 
 def test_ends_are_evaluated_once_for_all_curves_of_the_same_images() -> None:
     model, (x, y) = small_net(), small_images(3)
-    with shared_ends():
+    with shared_curves():
         game("insertion").curve_of_map(model, x, x, y)
         with rows_of(model) as rows:
             game("insertion").curve_of_map(model, -x, x, y)
             game("deletion").curve_of_map(model, x[1:], x[1:].clone(), y[1:])
     assert sum(rows) == 2 * 3 + 2 * 2
+
+
+def test_equal_curves_are_evaluated_once() -> None:
+    model, (x, y) = small_net(), small_images(3)
+    with shared_curves():
+        found = game("insertion").curve_of_map(model, x, x, y)
+        with rows_of(model) as rows:
+            again = game("insertion", attacked=True).curve_of_map(model, x.clone(), x.clone(), y)
+            assert torch.equal(found, again)
+            assert rows == []
+            for other in ({"ties": "strict"}, {"reduce": "sum"}, {"max_batch": 2}):
+                curve = game("insertion", **other)
+                before = len(rows)
+                found = curve.curve_of_map(model, x, x, y)
+                assert len(rows) > before
+    torch.testing.assert_close(found, curve.curve_of_map(model, x, x, y), rtol=0, atol=1e-6)
 
 
 def test_other_images_classes_quantities_models_and_backgrounds_have_ends_of_their_own() -> None:
@@ -66,7 +82,7 @@ def test_other_images_classes_quantities_models_and_backgrounds_have_ends_of_the
         (game("insertion", quantity="logit"), model, x, y),
         (game("insertion", substrate=0.5), model, x, y),
     ]
-    with shared_ends():
+    with shared_curves():
         shared = [curve.curve_of_map(net, x, images, target) for curve, net, images, target in cases]
     for (curve, net, images, target), found in zip(cases, shared, strict=True):
         torch.testing.assert_close(found, curve.curve_of_map(net, x, images, target), rtol=0, atol=1e-6)
@@ -74,9 +90,9 @@ def test_other_images_classes_quantities_models_and_backgrounds_have_ends_of_the
 
 def test_an_end_does_not_depend_on_the_images_it_is_asked_for_with() -> None:
     model, (x, y) = small_net(), small_images(5)
-    with shared_ends():
+    with shared_curves():
         together = game("insertion").curve_of_map(model, x, x, y)[:, [0, -1]]
-    with shared_ends():
+    with shared_curves():
         apart = [
             game("insertion").curve_of_map(model, x[i : i + 1], x[i : i + 1], y[i : i + 1]) for i in range(5)
         ]
