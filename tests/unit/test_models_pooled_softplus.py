@@ -139,3 +139,14 @@ def test_values_and_both_derivatives_are_those_of_the_layers_in_their_order_to_t
         ordered = derivatives()
     for one, other in zip(swapped, ordered, strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_slope_in_the_plain_layout_takes_that_of_the_numbers(graph: bool) -> None:
+    z = torch.randn(2, 8, 4, 4).contiguous(memory_format=torch.channels_last).requires_grad_()
+    with CpuLayers():
+        out = nn.functional.softplus(z)
+    slope = torch.randn(2, 8, 4, 4)
+    (once,) = torch.autograd.grad(out, z, slope, create_graph=graph)
+    torch.testing.assert_close(once, slope * z.sigmoid())
+    assert once.is_contiguous(memory_format=torch.channels_last)

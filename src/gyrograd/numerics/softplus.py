@@ -102,9 +102,8 @@ class _GatedSoftplus(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> Any:
         (z,) = ctx.saved_tensors
-        slope = in_layout_of(
-            z, slope
-        )  # from a linear layer it comes plain, and two layouts take number by number
+        # From a linear layer it comes plain, and torch goes through two layouts number by number.
+        slope = in_layout_of(z, slope)
         if ctx.gate is None and not torch.is_grad_enabled():
             # No further derivative will need the sigmoid; torch's kernel takes one pass over memory in place of three.
             return torch.ops.aten.softplus_backward(slope, z, *ctx.bend), None, None
