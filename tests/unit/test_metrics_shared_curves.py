@@ -131,11 +131,11 @@ def test_the_number_of_classes_is_asked_for_once_and_again_for_a_class_beyond_it
 
 def test_the_map_of_clean_images_is_shared_with_attacks_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
     model, (x, y) = small_net(), small_images(3)
-    explained: list[Tensor] = []
+    explained: list[tuple[Tensor, bool]] = []
     of_gradient = type(GRADIENT).__call__
 
     def noted(self: object, net: nn.Module, images: Tensor, *others: object, **more: object) -> Tensor:
-        explained.append(images)
+        explained.append((images, any(weight.requires_grad for weight in net.parameters())))
         found: Tensor = of_gradient(self, net, images, *others, **more)
         return found
 
@@ -146,4 +146,5 @@ def test_the_map_of_clean_images_is_shared_with_attacks_on_them(monkeypatch: pyt
     both = Plan({"g": GRADIENT}, (CLEAN, noise), (registered("insertion"), kept))
     # The plan of two images comes in between: those of all three are still known after it.
     measure(model, Sample(x, y, (0, 1, 2)), [both, few])
-    assert sum(torch.equal(images, x) for images in explained) == 1
+    # With frozen weights, as an attack has them: with others the last digit would depend on who asks first.
+    assert [trained for images, trained in explained if torch.equal(images, x)] == [False]
