@@ -33,3 +33,11 @@ def test_torch_is_told_before_it_is_imported(own: str | None, expected: str) -> 
         [sys.executable, "-c", PROGRAM, "audit"], env=environment, capture_output=True, text=True, check=True
     )
     assert told.stdout.split()[-1] == expected
+
+
+def test_garbage_is_looked_for_again_after_the_import() -> None:
+    program = (
+        "import gc; from gyrograd.cli import _quick_numbers; _quick_numbers('audit'); print(gc.isenabled())"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert told.stdout.split()[-1] == "True"

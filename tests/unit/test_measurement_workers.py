@@ -71,6 +71,17 @@ def test_two_workers_one_of_them_killed_leave_the_bytes_of_one_process(
     assert page.count("(4 images)") >= 4
 
 
+def test_a_worker_looks_for_garbage_but_not_among_its_imports() -> None:
+    def looks(positions: Tensor) -> dict[str, Tensor]:
+        import gc
+
+        found = float(gc.isenabled() and gc.get_freeze_count() > 10_000)
+        return {"looks": torch.full((len(positions),), found)}
+
+    ((_, answer),) = Processes(1)([Cell("gc", {}, looks)], tasks(1))
+    assert answer.values["looks"] == [1.0]
+
+
 class Scripted:
     """A worker whose fate is written down: for each task of its slot a reply, or None if it dies."""
 

@@ -127,6 +127,12 @@ def test_top_k_takes_the_largest_and_among_equals_the_first(values: np.ndarray, 
         assert set(chosen.nonzero().flatten().tolist()) == set(order[:k])
 
 
+def test_top_k_counts_what_is_not_a_number_as_the_largest():
+    values = torch.tensor([[1.0, torch.nan, 3.0, 2.0], [4.0, 3.0, 2.0, 1.0]])
+    expected = [[False, True, True, False], [True, True, False, False]]
+    assert top_k_mask(values, 2).tolist() == expected
+
+
 @pytest.mark.parametrize("k", [0, 21, -1])
 def test_top_k_out_of_range_is_refused(k: int):
     with pytest.raises(UserError, match="give k from 1 to 20"):

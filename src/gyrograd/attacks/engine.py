@@ -258,6 +258,16 @@ def _look_at_clean(
     return shared[key][1:]
 
 
+def shared_clean_map(model: Model, attribution: Attribution, x: Images, target: Labels) -> Tensor:
+    """The map of clean images; that of an attack on them in the same `shared_clean_looks`, if this package makes it."""
+    if _SHARED.get() is None or not _is_own(attribution):
+        return attribution(model, x, target).detach()
+    # As in `run`: linear layers and LRP round otherwise if weights may be trained, and the last digit of the shared map
+    # must not depend on who asked for it first.
+    with eval_mode(model), freeze_weights(model):
+        return _look_at_clean(model, attribution, x, target)[0]
+
+
 def _has_hash(attribution: Attribution) -> bool:
     """True if the attribution can be part of a cache key."""
     return type(attribution).__hash__ is not None

@@ -102,6 +102,8 @@ class _Reshapes(TorchFunctionMode):
     # behind `permute` it is the other way round. So sources and results are remembered: `untouched` tells whether one
     # of them was written to.
 
+    keeps_values = True
+
     def __init__(self) -> None:
         super().__init__()
         self._watched: list[tuple[Tensor, int]] = []

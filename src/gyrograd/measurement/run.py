@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gyrograd.attacks.engine import shared_clean_looks
+from gyrograd.attacks.engine import shared_clean_looks, shared_clean_map
 from gyrograd.data import Dataset
 from gyrograd.data.streamed import Streamed
 from gyrograd.errors import UserError
@@ -23,6 +23,7 @@ from gyrograd.measurement.cells import Cell, Workers, fingerprint, finished, for
 from gyrograd.measurement.clusters import workers_of
 from gyrograd.measurement.plan import Condition, Look, Metric, Plan, described
 from gyrograd.measurement.table import Source, Table
+from gyrograd.metrics.insertion import shared_curves
 from gyrograd.numerics.checks import class_indices
 from gyrograd.records import Record
 from gyrograd.registry import load_plugins
@@ -72,8 +73,9 @@ class Sample:
         if asked not in self._last:
             here = torch.tensor([self._row[p] for p in positions])
             keys = streams(seed, torch.tensor(positions, dtype=torch.int64))
-            # Only the last batch: cells come shard by shard, so that those of the same images follow one another.
-            self._last.clear()
+            # Only the last two: cells come shard by shard, and a few of them are of the first images of a shard.
+            if len(self._last) > 1:
+                del self._last[next(iter(self._last))]
             self._last[asked] = (self.x[here].to(device), self.target[here].to(device), keys.to(device))
         return self._last[asked]
 
@@ -99,7 +101,7 @@ class Remembering:
         if not same or not torch.equal(class_indices(target, x), class_indices(self.target, x)):
             return self.attribution(model, x, target, create_graph=create_graph)
         if self.map is None:
-            self.map = self.attribution(model, x, target).detach()
+            self.map = shared_clean_map(model, self.attribution, x, target)
         return self.map
 
     def __getattr__(self, name: str) -> Any:
@@ -179,7 +181,7 @@ def measure(
         else:
             _tell_of_other_records(cells, place)
         try:
-            with shared_clean_looks():
+            with shared_clean_looks(), shared_curves():
                 shown = None if watch is None else lambda found: watch(table(found))
                 return table(
                     run_cells(cells, sample.index, place, shard=shard, what=what, workers=who, watch=shown)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline
-from gyrograd.attributions.batching import MAX_BATCH
+from gyrograd.attributions.batching import MAX_BATCH, rows_at_once
 from gyrograd.attributions.segments import as_images
 from gyrograd.errors import UserError, check_name
 from gyrograd.metrics.passes import checked_target, in_parts, score_variants
@@ -35,6 +40,62 @@ RANGES = {"probability": (0.0, 1.0), "log_probability": (-math.inf, 0.0), "loss"
 Ratios = str | tuple[float, ...]
 Curve = Float[Tensor, "b points"]
 Positions = Int[Tensor, "b c h w"]
+
+
+MAX_SHARED = 64
+"""Most curves in the cache."""
+MAX_SHARED_ENDS = 1024
+"""Most images whose two ends are in the cache: those of many shards."""
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """Known curves of maps, and known values of a whole and an empty image, with their models."""
+
+    curves: dict[Any, tuple[Model, Curve]] = field(default_factory=dict)
+    ends: dict[Any, tuple[Model, Tensor]] = field(default_factory=dict)
+
+    def ends_of(
+        self, model: Model, x: Inputs, empty: Inputs, target: Labels, quantity: str
+    ) -> tuple[PerExample, PerExample]:
+        """The values of the whole and of the empty images."""
+        found = []
+        for image, nothing, label in zip(x, empty, target, strict=True):
+            both = torch.stack([image, nothing])[None]
+            key = id(model), quantity, int(label), _digest(both)
+            if key not in self.ends:
+                if len(self.ends) >= MAX_SHARED_ENDS:
+                    del self.ends[next(iter(self.ends))]
+                # Each example by itself: its last digit must not depend on which others are asked for with it.
+                self.ends[key] = model, score_variants(model, both, label[None], quantity)[0]
+            found.append(self.ends[key][1])
+        values = torch.stack(found)
+        return values[:, 0], values[:, 1]
+
+
+_SHARED: ContextVar[_Shared | None] = ContextVar("shared curves", default=None)
+
+
+@contextmanager
+def shared_curves() -> Iterator[None]:
+    """Evaluate equal curves once on a CPU, and the two ends of all curves of an image, which do not depend on the map.
+
+    The weights of models may not be changed in the block.
+    """
+    token = _SHARED.set(_Shared())
+    try:
+        yield
+    finally:
+        _SHARED.reset(token)
+
+
+def _digest(*tensors: Tensor) -> bytes:
+    """Equal for equal tensors only."""
+    content = sha256()
+    for tensor in tensors:
+        content.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        content.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return content.digest()
 
 
 @dataclass(frozen=True)
@@ -111,14 +172,34 @@ class InsertionCurve:
     def curve_of_map(self, model: Model, map: Inputs, x: Inputs, target: Labels) -> Curve:
         """As `curve`, for a given map; NaN if the map holds NaN."""
         target, x = checked_target(model, x, target), x.detach()
+        shared = _SHARED.get()
+        if shared is None or x.device.type != "cpu" or isinstance(self.substrate, Tensor):
+            return self._curve_of_map(model, map, x, target, None)
+        # The size of passes may change the last digit, which must not depend on whose curve came first.
+        rows = rows_at_once(self.max_batch, x)
+        settings = (self.game, shares(self.ratios), self.substrate, self.ties, self.reduce, self.quantity)
+        key = id(model), repr(settings), rows, _digest(map, x, target)
+        if key not in shared.curves:
+            if len(shared.curves) >= MAX_SHARED:
+                del shared.curves[next(iter(shared.curves))]
+            # With the model, so that its id is not reused.
+            shared.curves[key] = model, self._curve_of_map(model, map, x, target, shared)
+        return shared.curves[key][1]
+
+    def _curve_of_map(
+        self, model: Model, map: Inputs, x: Inputs, target: Labels, shared: _Shared | None
+    ) -> Curve:
         place = positions(reduce_map(map, self.reduce), self.ties)
-        pair = as_images(x), as_images(self.empty_image(model, x))
+        empty = self.empty_image(model, x)
+        pair = as_images(x), as_images(empty)
         # Deletion inserts pixels of the empty image into the whole one.
         first, rest = pair if self.game == "insertion" else pair[::-1]
         pixels = place[0].numel()
         # The small term corrects products such as 0.29 * 100 = 28.999999999999996.
         steps = [math.floor(ratio * pixels + 1e-9) for ratio in shares(self.ratios)]
-        counts = torch.tensor(steps, device=x.device)
+        ends = None if shared is None else shared.ends_of(model, x, empty, target, self.quantity)
+        between = steps if ends is None else [step for step in steps if 0 < step < pixels]
+        counts = torch.tensor(between, device=x.device)
 
         def values(examples: slice, these: slice) -> Tensor:
             inside = place[examples, None] < counts[these].view(1, -1, 1, 1, 1)
@@ -127,7 +208,12 @@ class InsertionCurve:
                 model, mixed.reshape(*mixed.shape[:2], *x.shape[1:]), target[examples], self.quantity
             )
 
-        curve = in_parts(values, x, len(counts), self.max_batch)
+        curve = in_parts(values, x, len(counts), self.max_batch) if between else x.new_empty(len(x), 0)
+        if ends is not None:
+            whole, nothing = ends if self.game == "insertion" else ends[::-1]
+            known = iter(curve.unbind(1))
+            points = [nothing if step == 0 else whole if step == pixels else next(known) for step in steps]
+            curve = torch.stack(points, 1)
         return torch.where(holds_nan(map)[:, None], math.nan, curve)
 
     def chance(self, model: Model, x: Inputs, target: Labels, *, seed: Seed = 0) -> PerExample:

@@ -7,6 +7,7 @@ the values do not depend on how the work is split.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
@@ -96,5 +97,12 @@ def checked_target(model: Model, x: Inputs, target: Targets) -> Labels:
     """The target as class indices of the model, one per example; refused before any long computation otherwise."""
     indices = class_indices(target, x)
     check_inputs(x)
-    check_target(indices, len(x), logits_in_parts(model, x[:1]).shape[1])
+    # A pass of one image takes as long as four of a batch. A model may have got more classes since the last call.
+    if model not in _CLASSES or not 0 <= int(indices.min()) <= int(indices.max()) < _CLASSES[model]:
+        _CLASSES[model] = logits_in_parts(model, x[:1]).shape[1]
+    check_target(indices, len(x), _CLASSES[model])
     return indices
+
+
+_CLASSES: WeakKeyDictionary[Model, int] = WeakKeyDictionary()
+"""The number of classes of each model that was asked for it."""

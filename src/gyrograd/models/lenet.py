@@ -3,6 +3,7 @@
 from torch import nn
 
 from gyrograd.errors import UserError
+from gyrograd.numerics.cpu_layers import pool_activations
 from gyrograd.registry import register
 from gyrograd.types import Images, Logits
 
@@ -33,9 +34,9 @@ class LeNet(nn.Module):
                 "image_size=SIDE of square images."
             )
         z = self.act1(self.conv1(x))
-        z = self.pool1(self.act2(self.conv2(z)))
+        z = pool_activations(self.conv2(z), self.act2, self.pool1)
         z = self.act3(self.conv3(z))
-        z = self.pool2(self.act4(self.conv4(z)))
+        z = pool_activations(self.conv4(z), self.act4, self.pool2)
         z = self.act5(self.fc1(self.flatten(z)))
         logits: Logits = self.fc2(z)
         return logits

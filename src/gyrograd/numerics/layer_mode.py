@@ -14,6 +14,8 @@ class LayerMode(TorchFunctionMode):
     Each open mode sees every operation of a model, which for a small net takes as long as a small operation.
     """
 
+    keeps_values = True
+
     def __init__(self) -> None:
         super().__init__()
         self._here = _Entered()
@@ -32,6 +34,11 @@ class LayerMode(TorchFunctionMode):
     def __exit__(self, *error: Any) -> None:
         if self._here.entered.pop():
             super().__exit__(*error)
+
+
+def is_watched() -> bool:
+    """True if a function mode is open that must see the layers as the model has them, such as a recorder."""
+    return not all(getattr(mode, "keeps_values", False) for mode in _get_current_function_mode_stack())
 
 
 class _Entered(threading.local):

@@ -42,7 +42,13 @@ def top_k_mask(map: Inputs, k: int) -> Bool[Tensor, "b ..."]:
     d = map[0].numel()
     if not 1 <= k <= d:
         raise UserError(f"k is {k} for maps of {d} values; give k from 1 to {d}.")
-    order = map.detach().flatten(1).sort(dim=1, descending=True, stable=True).indices[:, :k]
+    values = map.detach().flatten(1)
+    if map.device.type == "cpu" and not values.isnan().any():
+        # Less than half the time of sorting.
+        smallest = values.topk(k, dim=1).values[:, -1:]
+        above, equal = values > smallest, values == smallest
+        return (above | (equal & (equal.cumsum(1) <= k - above.sum(1, keepdim=True)))).view_as(map)
+    order = values.sort(dim=1, descending=True, stable=True).indices[:, :k]
     mask = torch.zeros(len(map), d, dtype=torch.bool, device=map.device)
     return mask.scatter(1, order, True).view_as(map)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gyrograd.numerics.convolution import is_autocast
 from gyrograd.numerics.kernels import softplus_bend
-from gyrograd.numerics.memory_layout import is_channels_last
+from gyrograd.numerics.memory_layout import in_layout_of, is_channels_last
 
 SIGMOID_IS_ONE = 20
 """From here on the sigmoid is 1, and Softplus its argument, in single precision."""
@@ -102,11 +102,14 @@ class _GatedSoftplus(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> Any:
         (z,) = ctx.saved_tensors
+        # From a linear layer it comes plain, and torch goes through two layouts number by number.
+        slope = in_layout_of(z, slope)
         if ctx.gate is None and not torch.is_grad_enabled():
             # No further derivative will need the sigmoid; torch's kernel takes one pass over memory in place of three.
             return torch.ops.aten.softplus_backward(slope, z, *ctx.bend), None, None
         if ctx.gate is None:
-            ctx.gate = (z.detach() * ctx.bend[0]).sigmoid_()
+            beta = ctx.bend[0]
+            ctx.gate = torch.sigmoid(z.detach()) if beta == 1 else (z.detach() * beta).sigmoid_()
         return _Gated.apply(z, slope, ctx.gate, *ctx.bend), None, None
 
 
@@ -122,6 +125,7 @@ class _Gated(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> Any:
         z, slope, gate = ctx.saved_tensors
+        v = in_layout_of(z, v)
         to_z = to_slope = None
         if ctx.needs_input_grad[0]:
             if torch.is_grad_enabled():
