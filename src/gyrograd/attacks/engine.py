@@ -56,7 +56,18 @@ from gyrograd.numerics.random import Keys, keys, normal
 from gyrograd.numerics.second_order import made_for_second_derivatives, single
 from gyrograd.records import JsonObject
 from gyrograd.registry import fact, make
-from gyrograd.types import Attribution, Flags, Images, Labels, Logits, Model, PerExample, Seed, Targets
+from gyrograd.types import (
+    Attribution,
+    Flags,
+    Images,
+    Inputs,
+    Labels,
+    Logits,
+    Model,
+    PerExample,
+    Seed,
+    Targets,
+)
 
 STAND_IN = "gradient"
 """The attribution through which `auto`, audits and the explorer search for maps that have no derivative."""
@@ -258,9 +269,12 @@ def _look_at_clean(
     return shared[key][1:]
 
 
-def shared_clean_map(model: Model, attribution: Attribution, x: Images, target: Labels) -> Tensor:
-    """The map of clean images; that of an attack on them in the same `shared_clean_looks`, if this package makes it."""
-    if _SHARED.get() is None or not _is_own(attribution):
+def shared_clean_map(model: Model, attribution: Attribution, x: Inputs, target: Labels) -> Tensor:
+    """The map of clean images; that of an attack on them in the same `shared_clean_looks`, if this package makes it.
+
+    Attacks on inputs that are not images have clean looks of their own, in the shape of images.
+    """
+    if _SHARED.get() is None or not _is_own(attribution) or x.dim() != 4:
         return attribution(model, x, target).detach()
     # As in `run`: linear layers and LRP round otherwise if weights may be trained, and the last digit of the shared map
     # must not depend on who asked for it first.
