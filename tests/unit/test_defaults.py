@@ -37,7 +37,7 @@ attribution occlusion: patch=None stride=None baseline='zero' quantity='logit'
 attribution rise: draws=500 grid=7 keep=0.5 baseline='zero' seed=0 quantity='probability'
 attribution shap: draws=100 segments='quickshift' grid=8 kernel_size=1.0 max_dist=200.0 ratio=0.1
     baseline='zero' quantity='logit' sampling='paired' allow_single=False seed=0
-attribution smooth_lrp: sigma=0.05 draws=12 seed=0 quantity='logit'
+attribution smooth_lrp: sigma=0.05 draws=8 seed=0 quantity='logit'
 attribution smoothgrad: sigma=0.1 draws=50 seed=0 quantity='logit'
 attribution unigrad: eps=4/255 draws=50 seed=0 quantity='logit'
 attack auto: eps=8/255 norm='linf' steps=20 top_fraction=0.1

@@ -191,7 +191,7 @@ def lrp(
     about="LRP of the model averaged over copies of the image with normal noise on them.",
 )
 def smooth_lrp(
-    sigma: float = 0.05, draws: int = 12, seed: int = 0, quantity: str = "logit", max_batch: int = MAX_BATCH
+    sigma: float = 0.05, draws: int = 8, seed: int = 0, quantity: str = "logit", max_batch: int = MAX_BATCH
 ) -> OnSmoothed:
     """LRP of the Gaussian-smoothed model, in the variant that suits it: steadier than LRP on nets trained plainly.
 
