@@ -340,15 +340,7 @@ def run(
     box = Box.of(plan.box, x)
     with eval_mode(model), ExitStack() as held:
         surrogate = _surrogate(plan, model, attribution, x, target)
-        guide = for_gradients = Guide(model)
-        if plan.follows_maps:
-            form = (tuple(x.shape[1:]), x.dtype, x.device)
-            for_gradients = _once(lambda: guide_for(model, x, plan.twin_beta), model, plan.twin_beta, form)
-            # A twin that nobody asked for is for maps that are gradients, whose derivative is the model's second one.
-            first_order = plan.twin_beta in (*IF_NEEDED, None) and fact(
-                "attribution", surrogate, "forward_only"
-            )
-            guide = guide if first_order else for_gradients
+        guide, for_gradients = _guides(plan, model, surrogate, x)
         max_rows = rows_at_once(plan.max_batch, x)
         size = _examples_at_once(max_rows, surrogate, model, plan.step_rows)
         if _radii_at_once(plan, x):
@@ -387,6 +379,18 @@ def run(
         parts = list(in_parts(part, len(x), size))
     results = [concatenate_results(of_one_eps) for of_one_eps in zip(*parts, strict=True)]
     return tuple(replace(r, flags=_flags(r, model, guide, attribution, surrogate, target)) for r in results)
+
+
+def _guides(plan: AttackPlan, model: Model, surrogate: Attribution, x: Images) -> tuple[Guide, Guide]:
+    """The model to differentiate for the surrogate's map, and that for maps that are gradients."""
+    if not plan.follows_maps:
+        return Guide(model), Guide(model)
+    form = (tuple(x.shape[1:]), x.dtype, x.device)
+    for_gradients = _once(lambda: guide_for(model, x, plan.twin_beta), model, plan.twin_beta, form)
+    # A twin that nobody asked for serves maps that are gradients: their derivative is the model's second one, which a
+    # net of ReLUs lacks. That of a map of forward passes is the first.
+    forward_only = fact("attribution", surrogate, "forward_only") and plan.twin_beta in (*IF_NEEDED, None)
+    return Guide(model) if forward_only else for_gradients, for_gradients
 
 
 def _begin(model: Model, hit: AttackResult, rows: slice) -> Begin:
