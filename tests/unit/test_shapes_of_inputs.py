@@ -220,6 +220,26 @@ def test_the_audit_of_a_table_names_its_features_and_tries_lime_and_shap(tmp_pat
     assert "<weight>" not in card.to_html(tmp_path / "page.html").read_text()
 
 
+def test_a_method_without_a_derivative_is_not_the_steadiest_of_a_table():
+    """Its map is the same for every example, so that no attack by transfer moves it."""
+
+    def constant(model: nn.Module, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return torch.arange(6.0).expand_as(x)
+
+    x = torch.randn(16, 6, generator=torch.Generator().manual_seed(1))
+    card = gg.audit(
+        net_for((6,)).float(),
+        x,
+        methods={"gradient": gg.attribution("gradient"), "constant": constant},
+        steps=1,
+        eps=1.0,
+    )
+    kept = {method["name"]: method["columns"]["top_k_kept"]["value"] for method in card.document["methods"]}
+    assert kept["constant"] == 1 > kept["gradient"]
+    assert "gradient, the steadiest map measured" in card.document["verdict"]["sentences"][0]
+    assert next(m for m in card.document["methods"] if m["name"] == "constant")["grade"] == "shaky"
+
+
 def test_numbers_of_an_audit_of_features_are_those_of_metric_attack_and_noise():
     x = torch.randn(16, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     model, gradient, y = net_for((6,)), gg.attribution("gradient"), torch.arange(16) % 3

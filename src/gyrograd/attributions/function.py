@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gyrograd.errors import UserError
 from gyrograd.registry import make
-from gyrograd.types import Attribution, Images, Model
+from gyrograd.types import Attribution, Inputs, Model
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class FunctionAttribution:
             pass
         object.__setattr__(self, "takes_create_graph", _takes_create_graph(self.function))
 
-    def __call__(self, model: Model, x: Images, target: Tensor, *, create_graph: bool = False) -> Images:
+    def __call__(self, model: Model, x: Inputs, target: Tensor, *, create_graph: bool = False) -> Inputs:
         name = self.__name__
         with torch.enable_grad():
             passed_on = {"create_graph": create_graph} if self.takes_create_graph else {}

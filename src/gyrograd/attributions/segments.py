@@ -214,8 +214,8 @@ def over_coalitions(
 
     def part_of(rows: slice) -> Tensor:
         run = partial(values_of, rows=rows)
-        whole = len(range(*rows.indices(len(owner)))) == len(owner)
-        return run(images, fills) if whole else recomputed_in_backward(run, model, images, fills)
+        alone = rows.stop - rows.start == len(owner)
+        return run(images, fills) if alone else recomputed_in_backward(run, model, images, fills)
 
     with torch.set_grad_enabled(create_graph), eval_mode(model):
         budget = rows_with_graph(max_batch, x) if create_graph else rows_at_once(max_batch, x)

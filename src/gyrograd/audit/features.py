@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,7 +23,7 @@ from gyrograd import records as disk
 from gyrograd.attributions import predict
 from gyrograd.audit import identity
 from gyrograd.audit.card import Card
-from gyrograd.audit.methods import BY_TRANSFER, Method, Methods, methods_of
+from gyrograd.audit.methods import Method, Methods, methods_of
 from gyrograd.audit.plans import MODEL, NOISE
 from gyrograd.audit.presets import Preset
 from gyrograd.audit.table import accuracy_of, stat, steady_radius, worst
@@ -237,7 +237,7 @@ def audit_features(
             "title": f"{model_name or identity.model_name(model)} on {data_name or f'{len(x)} examples'}",
             "settings": settings,
             "accuracy": accuracy,
-            "verdict": _verdict(rows, settings),
+            "verdict": _verdict(rows, {each.name for each in tried if each.by_transfer}, settings),
             "methods": rows,
             "rerun": identity.rerun(model, command, time.monotonic() - started, seed),
         }
@@ -408,7 +408,7 @@ def _row(
         "notes": list(method.notes),
         "columns": stats
         | {"steady_radius": steady_radius(kept, [r / 255 for r in radii])},  # its unit is 1/255
-        "grade": grade_of(stats, suspect=BY_TRANSFER in method.notes),
+        "grade": grade_of(stats, suspect=method.by_transfer),
         "attacked": len(examples),
         "share": [mean(column, column) for column in clean],
         "share_attacked": [mean(*pair) for pair in zip(moved, clean, strict=True)],
@@ -426,14 +426,18 @@ def _still(standard: Standardized, names: Sequence[str] | None) -> list[str]:
     )
 
 
-def _verdict(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The grade of the steadiest method, and sentences about it."""
+def _verdict(
+    rows: Sequence[Mapping[str, Any]], by_transfer: Collection[str], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The grade of the steadiest method, and sentences about it.
+
+    Methods attacked by transfer are not compared with the others, unless there are no others.
+    """
 
     def share(row: Mapping[str, Any], key: str) -> str:
         return interval_text(row["columns"][key], ".0f", scale=100, unit=" %")
 
-    # What stays under an attack by transfer is an upper bound, which says nothing beside the others.
-    followed = [row for row in rows if BY_TRANSFER not in row["notes"]] or rows
+    followed = [row for row in rows if row["name"] not in by_transfer] or rows
     first, best = (
         rows[0],
         max(followed, key=lambda row: (row["columns"]["top_k_kept"] or {"value": -1.0})["value"]),

@@ -37,6 +37,11 @@ class Method:
     passes: int = 1
     notes: tuple[str, ...] = ()
 
+    @property
+    def by_transfer(self) -> bool:
+        """True if the map has no derivative: what then stays under attack is an upper bound."""
+        return BY_TRANSFER in self.notes
+
 
 def methods_of(
     named: Methods | None,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gyrograd.attacks.self_checks import BEATEN_BY, FLAGGED_SHARE, MISLED
 from gyrograd.audit.map_checks import row_of
-from gyrograd.audit.methods import BY_TRANSFER, Method
+from gyrograd.audit.methods import Method
 from gyrograd.audit.plans import MODEL, NOISE, AuditInputs
 from gyrograd.audit.presets import Preset
 from gyrograd.audit.table import worst
@@ -79,7 +79,7 @@ def audit_flags(inputs: AuditInputs, table: Table, methods: Sequence[Method]) ->
     ]
     for method in methods:
         flags = [*_of_maps(table, method), *_of_numbers(inputs, table, method)]
-        if BY_TRANSFER in method.notes:
+        if method.by_transfer:
             flags.append(BY_TRANSFER_ALONE)
         found += [(method.name, flag) for flag in flags]
     preset = inputs.preset

@@ -18,7 +18,7 @@ from gyrograd.errors import UserError
 from gyrograd.metrics.passes import logits_in_parts, scores
 from gyrograd.metrics.reductions import reduce_map
 from gyrograd.numerics import random
-from gyrograd.numerics.checks import change_of
+from gyrograd.numerics.checks import change_of, rounding_of_calls
 from gyrograd.numerics.copies import copy_of
 from gyrograd.numerics.similarity import cosine
 from gyrograd.registry import Direction
@@ -260,8 +260,7 @@ def _squashed(logits: Logits) -> Flag | None:
 
 def _changing(first: Logits, again: Logits) -> Flag | None:
     change = change_of(first, again)
-    # The same program on the same batch: more than a change of the last digits comes from the model.
-    limit = 100 * torch.finfo(first.dtype).eps
+    limit = rounding_of_calls(first)
     return _flag_if(
         change > limit,
         "answers_change",

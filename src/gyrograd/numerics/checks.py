@@ -239,8 +239,7 @@ def try_model(model: Model, x: Inputs) -> None:
             "would belong to other images; compute a new tensor there: x = (x - m) / s."
         )
     logits = check_logits(out, few)
-    # More than rounding, which can differ from call to call on a GPU.
-    if change_of(logits, check_logits(again, few)) > 100 * torch.finfo(logits.dtype).eps:
+    if change_of(logits, check_logits(again, few)) > rounding_of_calls(logits):
         _CHANGING.add(innermost)
     _TRIED.add(innermost)
 
@@ -248,6 +247,11 @@ def try_model(model: Model, x: Inputs) -> None:
 def answers_change(model: Model) -> bool:
     """True if `try_model` got two answers to the same images: dropout or noise is active in eval mode."""
     return _innermost(model) in _CHANGING
+
+
+def rounding_of_calls(logits: Logits) -> float:
+    """Largest relative change between two calls on the same batch that rounding explains; it can differ on a GPU."""
+    return 100 * torch.finfo(logits.dtype).eps
 
 
 def change_of(one: Logits, other: Logits) -> float:
