@@ -142,6 +142,8 @@ POINTS: dict[str, dict[str, Any]] = {
     },
     "adv0.5+h": {"terms": {ADV: adversarial(0.5), **HESSIAN}},
     "adv0.75+h": {"terms": {ADV: adversarial(0.75), **HESSIAN}},
+    "adv0.25": {"terms": {ADV: adversarial(0.25)}},
+    "adv0.5": {"terms": {ADV: adversarial(0.5)}},
     "adv1": {"terms": {ADV: adversarial(1)}},
     "adv1+h": {"terms": {ADV: adversarial(1), **HESSIAN}},
     "adv1x2+h": {"terms": {ADV: adversarial(1, 2), **HESSIAN}},
