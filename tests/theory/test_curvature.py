@@ -12,9 +12,10 @@ from known_nets import first_class, inside, numbers, quadratic, relative_errors,
 from nets import batch, net
 from torch import nn
 
+import gyrograd as gg
 from gyrograd.errors import UserError
 from gyrograd.models import build
-from gyrograd.numerics import random
+from gyrograd.numerics import autograd, random
 from gyrograd.numerics.autograd import top_eigenvalue
 from gyrograd.theory import curvature as k
 
@@ -148,12 +149,15 @@ def test_the_weight_matrix_of_the_classes_is_singular():
     assert abs(float(torch.linalg.eigvalsh(a)[0])) < 1e-13
 
 
+@pytest.mark.parametrize("independent", [False, True])
 @pytest.mark.parametrize("channels", ["all", "mean"])
 @pytest.mark.parametrize("structure", ["functional_relu", "residual"])
-def test_the_top_curvatures_derivatives_match_finite_differences(structure, channels):
+def test_the_top_curvatures_derivatives_match_finite_differences(structure, channels, independent):
     model, (x, _) = net(structure), batch(2, seed=3)
     x = x.clone().requires_grad_()
-    value = lambda: k.top_loss_curvature(model, x, channels=channels, create_graph=True)  # noqa: E731
+    value = lambda: k.top_loss_curvature(  # noqa: E731
+        model, x, channels=channels, create_graph=True, independent=independent
+    )
     errors = relative_errors(value, {"x": x, **dict(model.named_parameters())})
     assert max(errors.values()) < 1e-5, errors
 
@@ -174,6 +178,9 @@ def test_squaring_finds_the_top_eigenvalue_however_near_the_next_is(seed, size, 
     value = k.top_of_squares(matrix.to(dtype))
     assert value.dtype == dtype
     assert torch.allclose(value.double(), torch.full((2,), scale, dtype=torch.float64), rtol=3e-6, atol=0)
+    v = k.top_eigenvector(matrix.to(dtype)).double()
+    along = torch.einsum("bi,bij,bj->b", v, matrix, v)
+    assert torch.allclose(along, torch.full((2,), scale, dtype=torch.float64), rtol=3e-6, atol=0)
 
 
 def test_squaring_has_the_eigenvalues_derivative_and_is_flat_at_zero():
@@ -186,12 +193,38 @@ def test_squaring_has_the_eigenvalues_derivative_and_is_flat_at_zero():
     k.top_of_squares(nothing).sum().backward()
     assert torch.equal(k.top_of_squares(nothing), torch.zeros(2))
     assert torch.equal(nothing.grad, torch.zeros(2, 3, 3))
+    assert torch.equal(k.top_eigenvector(nothing.detach()), torch.zeros(2, 3))
+    axes = torch.diag_embed(torch.tensor([[3.0, 1.0, 0.0], [0.0, 1.0, 3.0]]))
+    assert torch.equal(k.top_eigenvector(axes).abs(), torch.tensor([[1.0, 0, 0], [0, 0, 1]]))
 
 
-def test_with_and_without_a_graph_the_top_curvature_is_the_same():
+@pytest.mark.parametrize("independent", [False, True])
+def test_with_and_without_a_graph_the_top_curvature_is_the_same(independent):
     model, (x, _) = net("functional_relu"), batch(3)
-    with_graph = k.top_loss_curvature(model, x, create_graph=True)
+    with_graph = k.top_loss_curvature(model, x, create_graph=True, independent=independent)
     assert torch.allclose(with_graph, k.top_loss_curvature(model, x), rtol=1e-6)
+
+
+def test_examples_that_see_each_other_keep_the_graph_of_every_logit():
+    """Under batch normalisation by the batch one pass cannot take another direction for each example."""
+    model, (x, y) = net("residual").train(), batch(4)
+    kept = gg.regularizer("ssr")(model, x, y)
+    assert torch.allclose(kept, k.top_loss_curvature(model, x), rtol=1e-6)
+    alone = k.top_loss_curvature(model, x, create_graph=True, independent=True)
+    assert not torch.allclose(alone, kept, rtol=1e-2)
+
+
+def test_no_class_keeps_the_graph_of_its_own_backward_pass_in_ssr(monkeypatch):
+    model, (x, y) = net("functional_relu"), batch(2)
+    kept = []
+    jacobian = autograd._jacobian
+    monkeypatch.setattr(
+        autograd,
+        "_jacobian",
+        lambda logits, x, create_graph: (kept.append(create_graph), jacobian(logits, x, create_graph))[1],
+    )
+    gg.regularizer("ssr")(model, x, y)
+    assert kept == [False]
 
 
 def test_channel_means_are_taken_of_the_gradients():
@@ -213,10 +246,12 @@ def test_one_forward_pass_moves_batch_statistics_once():
 def test_saturated_probabilities_give_a_finite_derivative():
     model = nn.Linear(3, 2).double()
     model.weight.data *= 1e3
-    value = k.top_loss_curvature(model, torch.ones(1, 3, dtype=torch.float64), create_graph=True)
-    value.sum().backward()
-    assert torch.isfinite(value).all()
-    assert torch.isfinite(model.weight.grad).all()
+    for independent in (False, True):
+        x = torch.ones(1, 3, dtype=torch.float64)
+        value = k.top_loss_curvature(model, x, create_graph=True, independent=independent)
+        value.sum().backward()
+        assert torch.isfinite(value).all()
+        assert torch.isfinite(model.weight.grad).all()
 
 
 def test_mistakes_get_a_sentence():

@@ -42,23 +42,44 @@ def logit_jacobian(
 ) -> Float[Tensor, "b k *shape"]:
     """Gradient of every logit to x, per example: one forward pass and k backward passes."""
     with _differentiable(x, twice=create_graph, keep=create_graph) as leaf:
-        logits = model(leaf)
-        if logits.dim() != 2 or len(logits) != len(x):
-            raise UserError(
-                f"The model returned shape {tuple(logits.shape)} for {len(x)} examples; "
-                "it must return logits, one row for each example."
-            )
-        # Examples are independent, so the gradient of a logit's sum over the batch holds each example's own.
-        totals = logits.sum(0).unbind() if logits.requires_grad else ()
-        rows = [
-            torch.autograd.grad(total, leaf, create_graph=create_graph, retain_graph=True, allow_unused=True)[
-                0
-            ]
-            for total in totals
-        ]
-        if all(row is None for row in rows):
-            raise _does_not_depend_on_x("The model's output")
-        return torch.stack([torch.zeros_like(leaf) if row is None else row for row in rows], 1)
+        return _jacobian(_logits(model, leaf), leaf, create_graph)
+
+
+def logit_jacobian_along(
+    model: Callable[[Tensor], Tensor], x: Inputs, weights: Callable[[Tensor, Tensor], Float[Tensor, "b k"]]
+) -> Inputs:
+    """J^T w per example, with a graph: the gradient of the logits' sum weighted by w = weights(J, logits).
+
+    Of the k backward passes that give J none is differentiated again: J has no graph, logits and w do. Every example
+    has its own w, so examples must not see each other, as they do under batch normalisation by the batch.
+    """
+    with _differentiable(x, twice=True, keep=True) as leaf:
+        logits = _logits(model, leaf)
+        w = weights(_jacobian(logits, leaf, create_graph=False), logits)
+        (along,) = torch.autograd.grad(logits, leaf, w.to(logits.dtype), create_graph=True)
+        return along
+
+
+def _logits(model: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    logits = model(x)
+    if logits.dim() != 2 or len(logits) != len(x):
+        raise UserError(
+            f"The model returned shape {tuple(logits.shape)} for {len(x)} examples; "
+            "it must return logits, one row for each example."
+        )
+    return logits
+
+
+def _jacobian(logits: Tensor, x: Tensor, create_graph: bool) -> Float[Tensor, "b k *shape"]:
+    # Examples are independent, so the gradient of a logit's sum over the batch holds each example's own.
+    totals = logits.sum(0).unbind() if logits.requires_grad else ()
+    rows = [
+        torch.autograd.grad(total, x, create_graph=create_graph, retain_graph=True, allow_unused=True)[0]
+        for total in totals
+    ]
+    if all(row is None for row in rows):
+        raise _does_not_depend_on_x("The model's output")
+    return torch.stack([torch.zeros_like(x) if row is None else row for row in rows], 1)
 
 
 def top_eigenvalue(

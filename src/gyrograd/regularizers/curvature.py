@@ -101,11 +101,12 @@ class Ssr:
 
     The Hessian is the closed form W (diag p - p p^T) W^T, W the gradients of the logits: exact for piecewise linear
     nets, the Gauss-Newton part for others. Its top eigenvalue comes from a k x k problem (B1) and costs k backward
-    passes. No label is used. `scale` is the paper's s, and `pixels` the unit of its eigenvalue: "unit" ([0, 1], as
-    everywhere here; C2 finds s = 1 good) or "byte" ([0, 255], as in the released code, whose s is 1e6). In bytes the
-    eigenvalue is 255^2 times smaller, so s = 1e6 there is scale 15.4 here. The paper mixes beta s lambda +
-    (1 - beta) CE; see docs/concepts/regularizers.md. `channels="mean"` averages W over the colours first, as the
-    released code does without mention in the paper.
+    passes, one of which is differentiated again (all k if the net normalises by the batch). No label is used.
+    `scale` is the paper's s, and `pixels` the unit of its eigenvalue: "unit" ([0, 1], as everywhere here; C2 finds
+    s = 1 good) or "byte" ([0, 255], as in the released code, whose s is 1e6). In bytes the eigenvalue is 255^2
+    times smaller, so s = 1e6 there is scale 15.4 here. The paper mixes beta s lambda + (1 - beta) CE; see
+    docs/concepts/regularizers.md. `channels="mean"` averages W over the colours first, as the released code does
+    without mention in the paper.
 
     >>> import gyrograd as gg
     >>> data = gg.dataset("shapes", n=4)
@@ -135,7 +136,10 @@ class Ssr:
             channels = cast(Channels, self.channels)
             # A derivative to bytes is 255 times smaller than one to pixels in [0, 1], and this is a second derivative.
             factor = self.scale / (255**2 if self.pixels == "byte" else 1)
-            return factor * top_loss_curvature(there, u, channels=channels, create_graph=True)
+            independent = not uses_batch_statistics(model, self.batchnorm)
+            return factor * top_loss_curvature(
+                there, u, channels=channels, create_graph=True, independent=independent
+            )
 
 
 def _refuse_flat(penalty: Tensor) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gyrograd.errors import UserError, check_counts, check_name
 from gyrograd.numerics import random
-from gyrograd.numerics.autograd import hessian_vector_product, logit_jacobian
+from gyrograd.numerics.autograd import hessian_vector_product, logit_jacobian, logit_jacobian_along
 from gyrograd.numerics.checks import try_model
 from gyrograd.numerics.modes import without_autocast
 from gyrograd.numerics.second_order import single
@@ -94,31 +94,74 @@ def loss_curvatures(
 
 
 def top_loss_curvature(
-    model: Model, x: Inputs, *, channels: Channels = "all", create_graph: bool = False
+    model: Model,
+    x: Inputs,
+    *,
+    channels: Channels = "all",
+    create_graph: bool = False,
+    independent: bool = False,
 ) -> PerExample:
     """The largest eigenvalue of `loss_hessian`, the penalty of wang2020's SSR (Definition 7).
 
-    With a graph it is computed by `top_of_squares`, for training; it then has a first derivative but no second.
+    With a graph, for training, it is computed without an eigenvalue solver; it then has a first derivative but no
+    second. If no example's logits depend on another example (`independent`), one backward pass of k is differentiated
+    again in place of all k.
     """
     if not create_graph:
         return loss_curvatures(model, x, channels=channels)[:, -1]
-    return top_of_squares(_small_hessian(model, x, channels, create_graph)).to(x.dtype)
+    if not independent:
+        return top_of_squares(_small_hessian(model, x, channels, create_graph)).to(x.dtype)
+    try_model(model, x)
+    along = logit_jacobian_along(model, x, lambda jacobian, logits: _top_weights(jacobian, logits, channels))
+    with torch.enable_grad(), without_autocast(x):
+        return single(_over_channels(along, channels, 1)).flatten(1).square().sum(1).to(x.dtype)
+
+
+def _top_weights(jacobian: Tensor, logits: Tensor, channels: Channels) -> Float[Tensor, "b k"]:
+    """w = M v: J^T w is as long as the root of the top eigenvalue, whose eigenvector v is held fixed.
+
+    The derivative of an eigenvalue is that of v^T A v with v fixed. A = M^T J J^T M is the matrix of `_small_hessian`.
+    """
+    log_probability = single(logits).log_softmax(1)
+    with torch.no_grad(), without_autocast(logits):
+        root = _root_factor(single(_over_channels(jacobian, channels, 2)).flatten(2), log_probability)
+        v = top_eigenvector(root @ root.mT)
+    root_p = (log_probability / 2).exp()
+    return root_p * v - log_probability.exp() * (root_p * v).sum(1, keepdim=True)
 
 
 def top_of_squares(matrix: Float[Tensor, "b k k"]) -> PerExample:
     """The largest eigenvalue of positive semidefinite matrices, by squaring them until one direction is left.
 
-    An eigenvalue solver reads its matrices on the host, which a CUDA graph cannot hold. The power 2^20 of a matrix, its
-    trace kept at 1, is P, the projection on the top eigenvectors divided by their number. tr(P A) is the eigenvalue up
-    to 4e-7 of it, and with P held fixed its derivative to A is right: the mean over eigenvectors if several are equal.
+    tr(P A) is the eigenvalue up to 4e-7 of it, P of `_top_projection`, and with P held fixed its derivative to A is
+    right: the mean over eigenvectors if several are equal.
     """
     with torch.no_grad(), without_autocast(matrix):
-        power = matrix
-        for _ in range(SQUARINGS):
-            power = _of_trace_one(power)
-            power = power @ power
+        projection = _top_projection(matrix)
+    return (projection * matrix).sum((1, 2))
+
+
+def _top_projection(matrix: Float[Tensor, "b k k"]) -> Float[Tensor, "b k k"]:
+    """The projection on the top eigenvectors over their number: the power 2^20 of the matrix, its trace kept at 1.
+
+    An eigenvalue solver reads its matrices on the host, which a CUDA graph cannot hold.
+    """
+    power = matrix
+    for _ in range(SQUARINGS):
         power = _of_trace_one(power)
-    return (power * matrix).sum((1, 2))
+        power = power @ power
+    return _of_trace_one(power)
+
+
+def top_eigenvector(matrix: Float[Tensor, "b k k"]) -> Float[Tensor, "b k"]:
+    """A unit top eigenvector, one of them if several are equal; zeros for a matrix of zeros."""
+    # The column whose own entry is largest: every column of the projection is a top eigenvector or zero.
+    projection = _top_projection(matrix)
+    largest = projection.diagonal(dim1=1, dim2=2).argmax(1)
+    column = projection.gather(2, largest.view(-1, 1, 1).expand(-1, len(matrix[0]), 1)).squeeze(2)
+    length = torch.linalg.vector_norm(column, dim=1, keepdim=True)
+    unit: Tensor = column / length.clamp_min(torch.finfo(matrix.dtype).tiny)
+    return unit
 
 
 def _of_trace_one(matrix: Float[Tensor, "b k k"]) -> Float[Tensor, "b k k"]:
@@ -129,16 +172,22 @@ def _of_trace_one(matrix: Float[Tensor, "b k k"]) -> Float[Tensor, "b k k"]:
 
 def _small_hessian(model: Model, x: Inputs, channels: Channels, create_graph: bool) -> Float[Tensor, "b k k"]:
     """The k x k matrix that has the eigenvalues of `loss_hessian`."""
-    check_name("treatment of channels", channels, get_args(Channels))
     jacobian, log_probability = _jacobian_and_log_probability(model, x, create_graph)
-    if channels == "mean":
-        if jacobian.dim() != 5:
-            raise UserError("channels='mean' needs images b c h w; use channels='all'.")
-        jacobian = jacobian.mean(2)
+    jacobian = _over_channels(jacobian, channels, 2)
     # Not in half precision, even if the net is: rounding would exceed the smaller eigenvalues.
     with torch.set_grad_enabled(create_graph), without_autocast(x):
         root = _root_factor(single(jacobian).flatten(2), single(log_probability))
         return root @ root.mT
+
+
+def _over_channels(z: Tensor, channels: Channels, dim: int) -> Tensor:
+    """Derivatives to images, whose colours are dimension `dim`, or their mean over it."""
+    check_name("treatment of channels", channels, get_args(Channels))
+    if channels == "all":
+        return z
+    if z.dim() != dim + 3:
+        raise UserError("channels='mean' needs images b c h w; use channels='all'.")
+    return z.mean(dim)
 
 
 def _root_factor(
