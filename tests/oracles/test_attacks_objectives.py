@@ -11,7 +11,8 @@ from small_attributions import ONE_OF_EACH, small
 from torch import Tensor
 
 import gyrograd as gg
-from gyrograd.attacks.engine import derivative, look
+from gyrograd.attacks.engine import derivative
+from gyrograd.attacks.looks import look
 from gyrograd.attacks.objectives import (
     Scene,
     away_from,

@@ -17,7 +17,8 @@ import gyrograd as gg
 from gyrograd.attacks import AttackResult, engine, twin
 from gyrograd.attacks import auto as driver
 from gyrograd.attacks.auto import Auto, Duel, Evaluation, soften
-from gyrograd.attacks.engine import AttackBatch, Economy, asker, look, shared_clean_looks
+from gyrograd.attacks.engine import AttackBatch, Economy, asker
+from gyrograd.attacks.looks import look, shared_clean_looks
 from gyrograd.attacks.loop import Answer, Box, Search, Verdict, search
 from gyrograd.attacks.objectives import Scene, overlap_with, soft_overlap
 from gyrograd.attacks.squares import try_squares

@@ -35,9 +35,9 @@ from gyrograd.attacks.engine import (
     Economy,
     asker,
     keeps_prediction,
-    look,
     run,
 )
+from gyrograd.attacks.looks import look
 from gyrograd.attacks.loop import Search, SearchResult, first_delta, search, where_rows
 from gyrograd.attacks.objectives import (
     SOFT_SHARES,

@@ -7,17 +7,16 @@ pass at x, the logits come from that pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from threading import get_ident
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
+from gyrograd.attacks.looks import has_hash, look, look_at_clean, once_per_model
 from gyrograd.attacks.loop import Answer, Ask, Box, Search, SearchResult, Verdict, search
 from gyrograd.attacks.objectives import Aim, Objective, Scene, goal_maps, margin
 from gyrograd.attacks.result import AttackResult, concatenate_results, in_shape_of
@@ -30,7 +29,6 @@ from gyrograd.attributions.batching import (
     rows_at_once,
     rows_per_example,
 )
-from gyrograd.attributions.function import FunctionAttribution
 from gyrograd.attributions.segments import as_images
 from gyrograd.attributions.settings import passes_of
 from gyrograd.errors import UserError
@@ -49,7 +47,6 @@ from gyrograd.numerics.checks import (
     is_being_recorded,
     try_model,
 )
-from gyrograd.numerics.cpu_layers import CpuLayers
 from gyrograd.numerics.maps import holds_nan
 from gyrograd.numerics.modes import eval_mode, freeze_weights
 from gyrograd.numerics.random import Keys, keys, normal
@@ -60,7 +57,6 @@ from gyrograd.types import (
     Attribution,
     Flags,
     Images,
-    Inputs,
     Labels,
     Logits,
     Model,
@@ -172,136 +168,6 @@ Strategy = Callable[[AttackPlan, AttackBatch], list[SearchResult]]
 """Finds a perturbation per eps of the plan, in the plan's order, by any number of searches."""
 
 
-def look(
-    model: Model, attribution: Attribution | None, x: Images, target: Labels, *, graph: bool
-) -> tuple[Tensor, Logits]:
-    """The map and the logits at x, from one forward pass if a method of this package runs the model at x.
-
-    Without an attribution the map is empty.
-    """
-    with torch.set_grad_enabled(graph), CpuLayers():
-        if attribution is None:
-            return x.new_zeros(len(x), 0), model(x)
-        with _overheard(model) as heard:
-            map = attribution(model, x, target, create_graph=graph)
-        if _is_own(attribution) and heard and _same_images(heard[0][0], x):
-            return map, heard[0][1] if graph else heard[0][1].detach()
-        return map, model(x)
-
-
-def _is_own(attribution: Attribution) -> bool:
-    """True for a method of this package, perhaps wrapped.
-
-    For its own passes a user's method may put hooks on the model, turn dropout on, or write into the logits.
-    """
-    inner = getattr(attribution, "attribution", attribution)
-    ours = all(getattr(each, "__module__", "").startswith("gyrograd.") for each in (attribution, inner))
-    return ours and not isinstance(inner, FunctionAttribution)
-
-
-def _same_images(heard: Tensor, x: Tensor) -> bool:
-    """True if these are the images of x, perhaps in another layout. Comparing values would wait for a GPU."""
-    where = [(each.data_ptr(), each.shape, each.stride()) for each in (heard, x)]
-    return where[0] == where[1] or torch.equal(heard, x)
-
-
-@contextmanager
-def _overheard(model: Model) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """Yield a list that receives input and output of the model's first call.
-
-    They are only stored: the attribution may record every tensor operation, so none may be added before it is done.
-    """
-    heard: list[tuple[Tensor, Tensor]] = []
-    thread, graph = get_ident(), torch.is_grad_enabled()
-
-    def note(_: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        # Logits of another thread's call, or of a trial of a new model, are equal for the same images, and have another
-        # graph or none.
-        if not heard and inputs and get_ident() == thread and torch.is_grad_enabled() >= graph:
-            heard.append((inputs[0], output))
-
-    handle = model.register_forward_hook(note)
-    try:
-        yield heard
-    finally:
-        handle.remove()
-
-
-class _Shared(NamedTuple):
-    """Cached maps and logits of clean images, and cached guides and surrogates of models."""
-
-    looks: dict[Any, tuple[Tensor, Tensor, Logits]]
-    """Images with map and logits; the images are stored so that their memory is not reused for others."""
-    of_models: dict[Any, Any]
-
-
-_SHARED: ContextVar[_Shared | None] = ContextVar("shared clean looks", default=None)
-MAX_SHARED = 16
-"""Most clean maps in the cache."""
-
-
-@contextmanager
-def shared_clean_looks() -> Iterator[None]:
-    """Share work between attacks in the block: clean maps and logits of the same images and equal attributions, and per
-    model the guide and the test for a derivative, which cost as much as several steps.
-
-    The images must be the same tensor, and neither they nor the model's weights may be changed in the block.
-    """
-    token = _SHARED.set(_Shared({}, {}))
-    try:
-        yield
-    finally:
-        _SHARED.reset(token)
-
-
-def _look_at_clean(
-    model: Model, attribution: Attribution, x: Images, target: Labels
-) -> tuple[Tensor, Logits]:
-    if (found := _SHARED.get()) is None or not _has_hash(attribution):
-        return look(model, attribution, x, target, graph=False)
-    shared = found.looks
-    where = (x.data_ptr(), tuple(x.shape), x.stride(), x.dtype)
-    key = (id(model), attribution, *where, tuple(target.tolist()))
-    if key not in shared:
-        if len(shared) >= MAX_SHARED:
-            del shared[next(iter(shared))]
-        shared[key] = (x, *look(model, attribution, x, target, graph=False))
-    return shared[key][1:]
-
-
-def shared_clean_map(model: Model, attribution: Attribution, x: Inputs, target: Labels) -> Tensor:
-    """The map of clean images; that of an attack on them in the same `shared_clean_looks`, if this package makes it.
-
-    Attacks on inputs that are not images have clean looks of their own, in the shape of images.
-    """
-    if _SHARED.get() is None or not _is_own(attribution) or x.dim() != 4:
-        return attribution(model, x, target).detach()
-    # As in `run`: linear layers and LRP round otherwise if weights may be trained, and the last digit of the shared map
-    # must not depend on who asked for it first.
-    with eval_mode(model), freeze_weights(model):
-        return _look_at_clean(model, attribution, x, target)[0]
-
-
-def _has_hash(attribution: Attribution) -> bool:
-    """True if the attribution can be part of a cache key."""
-    return type(attribution).__hash__ is not None
-
-
-T = TypeVar("T")
-
-
-def _once(make: Callable[[], T], model: Model, *key: Any) -> T:
-    """The result of `make`; inside `shared_clean_looks` it is called once per model and key."""
-    shared = _SHARED.get()
-    if shared is None:
-        return make()
-    whole = (id(model), *key)
-    if whole not in shared.of_models:
-        shared.of_models[whole] = (model, make())  # a reference to the model, so that its id is not reused
-    found: T = shared.of_models[whole][1]
-    return found
-
-
 def run(
     plan: AttackPlan,
     model: Model,
@@ -335,8 +201,19 @@ def run(
             in_shape_of(x, result)
             for result in run(free, shaped, attribution, as_images(x), target, seed=seed, begin=start)
         )
-    streams = keys(seed, len(x), x.device)
-    x = x.detach()
+    return _run_on_images(plan, model, attribution, x.detach(), target, keys(seed, len(x), x.device), begin)
+
+
+def _run_on_images(
+    plan: AttackPlan,
+    model: Model,
+    attribution: Attribution,
+    x: Images,
+    target: Labels,
+    streams: Keys,
+    begin: AttackResult | None,
+) -> tuple[AttackResult, ...]:
+    """`run` after its checks: the search for each part of the batch, and its results with their flags."""
     box = Box.of(plan.box, x)
     with eval_mode(model), ExitStack() as held:
         surrogate = _surrogate(plan, model, attribution, x, target)
@@ -356,22 +233,20 @@ def run(
             chosen, map, logits = clean_look(model, attribution, x[rows], target[rows], plan.explained)
             scene = searched = own.scene(model, attribution, x[rows], chosen, map, logits)
             if surrogate is not attribution:
-                hidden, _ = _look_at_clean(model, surrogate, x[rows], chosen)
+                hidden, _ = look_at_clean(model, surrogate, x[rows], chosen)
                 searched = own.scene(model, surrogate, x[rows], chosen, hidden, logits)
-            edges = box.rows(rows, len(x))
-            first = None if begin is None else _begin(model, begin, rows)
             under = AttackBatch(
                 model,
                 attribution,
                 surrogate,
                 guide,
                 for_gradients,
-                edges,
-                scene,
-                searched,
-                streams[rows],
-                max_rows,
-                first,
+                box=box.rows(rows, len(x)),
+                scene=scene,
+                searched=searched,
+                streams=streams[rows],
+                max_rows=max_rows,
+                begin=None if begin is None else _begin(model, begin, rows),
             )
             found = (plan.strategy or each_afresh)(own, under)
             return [_result(own, under, one, eps) for eps, one in zip(plan.eps, found, strict=True)]
@@ -386,7 +261,7 @@ def _guides(plan: AttackPlan, model: Model, surrogate: Attribution, x: Images) -
     if not plan.follows_maps:
         return Guide(model), Guide(model)
     form = (tuple(x.shape[1:]), x.dtype, x.device)
-    for_gradients = _once(lambda: guide_for(model, x, plan.twin_beta), model, plan.twin_beta, form)
+    for_gradients = once_per_model(lambda: guide_for(model, x, plan.twin_beta), model, plan.twin_beta, form)
     # A twin that nobody asked for serves maps that are gradients: their derivative is the model's second one, which a
     # net of ReLUs lacks. That of a map of forward passes is the first.
     forward_only = fact("attribution", surrogate, "forward_only") and plan.twin_beta in (*IF_NEEDED, None)
@@ -445,7 +320,7 @@ def clean_look(
     if explained == "prediction":
         with torch.no_grad():
             target = model(x).argmax(1)
-    map, logits = _look_at_clean(model, attribution, x, target)
+    map, logits = look_at_clean(model, attribution, x, target)
     check_target(target, *logits.shape)
     return target, map, logits
 
@@ -708,7 +583,7 @@ def _surrogate(
             return wrong
         return None
 
-    why = _once(missing, model, attribution) if _has_hash(attribution) else missing()
+    why = once_per_model(missing, model, attribution) if has_hash(attribution) else missing()
     if why is None:
         return attribution
     if plan.strategy is not None:

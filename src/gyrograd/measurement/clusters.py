@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from gyrograd.attacks.engine import shared_clean_looks
+from gyrograd.attacks.looks import shared_clean_looks
 from gyrograd.errors import UserError, check_name
 from gyrograd.measurement.cells import Cell, Finished, Task, Workers
 from gyrograd.measurement.workers import (

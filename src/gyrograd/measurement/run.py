@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gyrograd.attacks.engine import shared_clean_looks, shared_clean_map
+from gyrograd.attacks.looks import shared_clean_looks, shared_clean_map
 from gyrograd.data import Dataset
 from gyrograd.data.streamed import Streamed
 from gyrograd.errors import UserError

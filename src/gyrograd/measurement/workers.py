@@ -28,7 +28,7 @@ import cloudpickle
 import torch
 from torch import Tensor
 
-from gyrograd.attacks.engine import shared_clean_looks
+from gyrograd.attacks.looks import shared_clean_looks
 from gyrograd.errors import UserError, check_counts
 from gyrograd.measurement.cells import Cell, Finished, Task, in_this_process
 from gyrograd.measurement.machine import free_memory, usable_cores
