@@ -104,8 +104,10 @@ def _method_by_name(name: str, preset: Preset, max_batch: int) -> Method:
     method = Method(entry.name, entry.label, attribution, settings, passes=passes)
     if not entry.differentiable:
         return replace(method, search=build_attribution(STAND_IN, {}, max_batch), notes=(BY_TRANSFER,))
-    if not isinstance(entry.passes, str) or passes <= preset.search_rows or entry.forward_only:
-        return method  # a few of the passes of a forward-only map make another map: LIME of 8 draws is no LIME of 100
+    if not isinstance(entry.passes, str) or passes <= preset.search_rows:
+        return method
+    if entry.forward_only:  # a few of its passes make another map: LIME of 8 draws is no LIME of 100
+        return replace(method, notes=(f"attacked through all of its {passes} passes",))
     search = build_attribution(entry.name, {**settings, entry.passes: preset.search_rows}, max_batch)
     note = f"attacked through {preset.search_rows} {entry.passes} in place of {passes}, judged with all"
     return replace(method, search=search, notes=(note,))
