@@ -330,6 +330,13 @@ BAD = {
         "num_classes=3",
     ),
     "frozen": ({"model": lambda: net().requires_grad_(False)}, "no weights that learn; unfreeze some"),
+    "no loss": ({"cross_entropy": 0, "terms": {}}, "Some steps have no loss"),
+    "no loss in most steps": ({"cross_entropy": 0, "regularize_every": 2}, "or regularize_every 1"),
+    "weight 0": ({"terms": {"adversarial": {"weight": 0}}}, "a term a weight"),
+    "no cross-entropy to smooth": (
+        {"label_smoothing": 0.1, "terms": {"adversarial": {}}},
+        "label_smoothing 0.1 is for the clean cross-entropy",
+    ),
     "bf16": ({"precision": "bf16"}, "differentiates a gradient.*allow_bf16"),
     "tf32 on a CPU": ({"precision": "tf32"}, "on cpu give fp32"),
     "crop": ({"crop": 8}, "give fewer pixels"),

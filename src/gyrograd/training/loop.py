@@ -149,6 +149,7 @@ def check_fit(
     group: Group,
 ) -> None:
     """Refuse settings that cannot train: wrong classes, bf16 with second derivatives, too many processes."""
+    _check_loss(objective)
     asked = [key for key in ("crop", "flip", "cutout") if getattr(settings, key)]
     asked += ["zoom"] * (settings.zoom < 1)
     if asked and data.images.dim() != 4:
@@ -191,6 +192,22 @@ def check_fit(
         raise UserError(
             f"A batch of {smallest} images leaves some of the {group.share.of} processes without one to train or "
             "regularise; give another batch_size, a larger regularized_fraction, or fewer processes."
+        )
+
+
+def _check_loss(objective: Objective) -> None:
+    """Refuse steps without a loss, and label smoothing that nothing uses."""
+    every_step = objective.clean_weight or any(t.replaces and t.weight for t in objective.terms.values())
+    some_steps = any(term.weight for term in objective.terms.values())
+    if not every_step and (objective.regularize_every > 1 or not some_steps):
+        raise UserError(
+            "Some steps have no loss: cross_entropy is 0 and no term with a weight above 0 is in every step; give "
+            "cross_entropy or a term a weight, or regularize_every 1."
+        )
+    if objective.label_smoothing and not objective.clean_weight:
+        raise UserError(
+            f"label_smoothing {objective.label_smoothing:g} is for the clean cross-entropy, which this objective does "
+            "not have; leave it out, or give cross_entropy a weight."
         )
 
 
