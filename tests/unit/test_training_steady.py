@@ -241,6 +241,22 @@ class Odd(nn.Module):
         return Twice.apply(x)
 
 
+class Halved(nn.Sequential):
+    """Turns autocast on by itself, as Hugging Face's Trainer lets models do under bf16=True."""
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(x).float()
+
+
+@pytest.mark.parametrize("model", [net().bfloat16(), Halved(net())], ids=["weights", "autocast"])
+def test_a_net_that_computes_in_half_precision_trains_without_curvature(model):
+    steady = Steady(model)
+    with pytest.warns(UserWarning, match="curvature penalty is left out .the net computes in half precision"):
+        steady(X.to(next(model.parameters()).dtype), Y).backward()
+    assert "hessian" not in steady.objective.terms
+
+
 def test_a_net_that_cannot_be_differentiated_twice_is_named_and_left_as_it_was():
     assert without_curvature(net(), X, Y) is None
     model = nn.Sequential(Odd(), net()).eval()

@@ -14,11 +14,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from gyrograd.errors import UserError, check_counts
 from gyrograd.numerics.modes import without_autocast
 from gyrograd.registry import Settings
 from gyrograd.regularizers import Hessian
+from gyrograd.regularizers.passes import auxiliary_pass
 from gyrograd.training.loop import Average
 from gyrograd.training.objective import objective_of
 from gyrograd.training.settings import settings_from
@@ -165,10 +167,19 @@ def without_curvature(model: Model, x: Inputs, y: Labels) -> str | None:
     devices = [x.device] if x.device.type == "cuda" else []
     # Layer by layer: a user may have frozen some, such as batch normalisation, in evaluation mode.
     flags = [(module, module.training) for module in model.modules()]
+    kinds: set[torch.dtype] = set()
+
+    def note_kind(saved: Tensor) -> Tensor:
+        kinds.add(saved.dtype)
+        return saved.detach()
+
     try:
         with torch.random.fork_rng(devices=devices), torch.enable_grad(), without_autocast(x):
             penalty = Hessian()(model.train(), x, y, seed=0).sum()
             torch.autograd.grad(penalty, weights, allow_unused=True)
+            # A model may turn autocast on by itself (Hugging Face's bf16); its output does not show it.
+            with auxiliary_pass(model, "frozen"), saved_tensors_hooks(note_kind, lambda saved: saved):
+                model(x)
     except torch.OutOfMemoryError:
         return "it does not fit into the device's memory; a smaller batch_size may"
     except UserError as wrong:
@@ -180,4 +191,6 @@ def without_curvature(model: Model, x: Inputs, y: Labels) -> str | None:
     finally:
         for module, training in flags:
             module.training = training
+    if kinds & {torch.float16, torch.bfloat16}:
+        return "the net computes in half precision, in which the penalty's gradient is noise"
     return None
