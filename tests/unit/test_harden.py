@@ -438,6 +438,19 @@ def test_a_folder_without_splits_has_a_fifth_of_each_class_held_out(tmp_path):
     assert not seen & {image.numpy().tobytes() for image in split.test.images}
 
 
+def test_of_a_folder_that_holds_train_alone_a_fifth_is_held_out(tmp_path):
+    folder_of(stripes(30), tmp_path / "train")
+    split = split_of(str(tmp_path), size=SIDE)
+    assert (len(split.train), len(split.test), len(split.train.classes)) == (24, 6, 3)
+
+
+def test_a_class_called_train_is_no_split(tmp_path):
+    data = stripes(30)
+    folder_of(data, tmp_path)
+    (tmp_path / data.classes[0]).rename(tmp_path / "train")
+    assert "train" in split_of(str(tmp_path), size=SIDE).train.classes
+
+
 def test_a_folder_with_splits_is_judged_on_its_own(tmp_path):
     folder_of(stripes(30), tmp_path / "train")
     folder_of(stripes(9, seed=2), tmp_path / "val")

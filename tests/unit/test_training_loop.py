@@ -310,6 +310,15 @@ def test_settings_without_effect_may_differ_and_changed_ones_go_on_when_told_to(
     assert len(done.history) == 3
 
 
+@pytest.mark.parametrize(("before", "after"), [("sgd", "adam"), ("adam", "sgd")])
+def test_a_run_resumed_with_another_optimizer_begins_its_state_afresh(tmp_path, before, after):
+    fitted(tmp_path, epochs=1, optimizer=before)
+    _, done = fitted(tmp_path, epochs=2, optimizer=after, how={"resume": "changed"})
+    names = {key.rpartition(".")[2] for key in read(tmp_path / NAME).tensors if key.startswith("optimizer.")}
+    assert len(done.history) == 2
+    assert names == ({"momentum_buffer"} if after == "sgd" else {"step", "exp_avg", "exp_avg_sq"})
+
+
 def test_a_file_that_is_no_checkpoint_is_named(tmp_path):
     (tmp_path / NAME).write_bytes(b"something else")
     with pytest.raises(UserError, match=r"checkpoint.safetensors is not a checkpoint"):

@@ -126,6 +126,16 @@ def test_weights_in_half_precision_are_averaged_in_single():
     assert model.weight.item() == pytest.approx(1 + 0.5 * (1 - 0.999**1000), abs=0.01)
 
 
+def test_weights_in_whole_numbers_are_kept_as_they_are():
+    """As in a quantised layer that is frozen."""
+    model = net()
+    model.codes = nn.Parameter(torch.arange(3), requires_grad=False)
+    steady = Steady(model)
+    trained(model, steady, steps=2)
+    steady.finish()
+    assert model.codes.tolist() == [0, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("x", "y", "words"),
     [(X.double(), Y, "cannot take float64 images"), (X, Y + 3, "class indices from 0 to 2")],

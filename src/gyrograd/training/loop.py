@@ -314,7 +314,8 @@ class Average:
         share = 1 - min(self.decay, (1 + step) / (10 + step))
         now = model.state_dict()
         # With every name of a weight that two layers share: `give_to` loads them all, and the last one wins.
-        learnt = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+        every = model.named_parameters(remove_duplicate=False)
+        learnt = [name for name, weight in every if weight.is_floating_point() or weight.is_complex()]
         kept = sorted(now.keys() - set(learnt))
         # One kernel each instead of one per tensor: their launches would take longer than a small net's step.
         torch._foreach_lerp_([self.values[k] for k in learnt], [single(now[k]) for k in learnt], share)
