@@ -31,6 +31,11 @@ def datasets(settings: TrainSettings) -> tuple[Dataset, Dataset | None]:
         data: Dataset = make("dataset", settings.data, **settings.data_settings)
         if settings.test is None:
             return data, None
+        different = {key for key, value in settings.test.items() if settings.data_settings.get(key) != value}
+        if different <= {"n", "limit"}:
+            raise UserError(
+                "test has the images of training; name others, such as --test.split test, or leave test out."
+            )
         return data, make("dataset", settings.data, **settings.data_settings | settings.test)
 
 
