@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 import re
 import signal
@@ -36,6 +37,7 @@ from gyrograd.hardening.search import (
     next_strength,
     objective_settings,
     strength_in_words,
+    strength_limit,
     with_strength,
 )
 from gyrograd.metrics import TopKIntersection
@@ -301,6 +303,14 @@ def test_the_search_ends_near_the_strongest_that_holds(limit, first, most):
 def test_a_failure_below_what_holds_does_not_mislead_the_search():
     tried = [Try(1.0, 0.9, True), Try(0.5, 0.8, False), Try(2.0, 0.8, False)]
     assert next_strength(tried, 1.0, 9) == 1.5
+
+
+def test_the_search_ends_below_a_radius_of_the_whole_range_of_pixels():
+    terms = objective_settings("steady", eps=100 / 255)["terms"]
+    tried = [Try(100.0, 0.9, True), Try(200.0, 0.9, True)]
+    assert next_strength(tried, 100.0, 9, strength_limit(terms)) is None
+    assert next_strength(tried[:1], 100.0, 9, strength_limit(terms)) == 200
+    assert strength_limit({"madry": {"norm": "l2"}}) == strength_limit({"l2": {}}) == math.inf
 
 
 def test_strength_is_the_radius_of_the_adversarial_term_or_the_weight_of_others():

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -308,6 +309,13 @@ def test_settings_without_effect_may_differ_and_changed_ones_go_on_when_told_to(
     assert len(done.history) == 1
     _, done = fitted(tmp_path, epochs=3, how={"resume": "changed"})
     assert len(done.history) == 3
+
+
+def test_labels_of_a_shorter_type_train_the_same_weights():
+    data = pictures()
+    short = replace(data, labels=data.labels.to(torch.int16))
+    options = {"epochs": 1, "regularized_fraction": 1, "regularize_every": 1}
+    assert equal(fitted(data=data, **options)[0], fitted(data=short, **options)[0])
 
 
 @pytest.mark.parametrize(("before", "after"), [("sgd", "adam"), ("adam", "sgd")])

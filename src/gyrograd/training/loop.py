@@ -98,7 +98,7 @@ class Loop:
                 x = augment(x, keys, pad=s.crop, flip=s.flip)
             if s.cutout:
                 x = cut_out(x, keys, s.cutout)
-            return x, self.data.labels[rows], keys
+            return x, self.data.labels[rows].long(), keys
 
         groups = [left[start : start + at_once] for start in range(0, len(left), at_once)]
         ahead = device.type == "cuda" and len(groups) > 0
