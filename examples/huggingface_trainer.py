@@ -36,12 +36,14 @@ class SteadyTrainer(Trainer):
 
     steady = None
 
-    def compute_loss(self, model, inputs, return_outputs=False, **_):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         x, y = inputs["pixel_values"], inputs["labels"]
+        # If gradients are accumulated, the Trainer wants a part of the mean over all images of the optimizer's step.
+        part = 1 if num_items_in_batch is None else len(y) / num_items_in_batch
         if self.steady is not None and not return_outputs:
-            return self.steady(x, y)  # the second line: in place of cross-entropy
+            return part * self.steady(x, y)  # the second line: in place of cross-entropy
         outputs = model(pixel_values=x)
-        loss = F.cross_entropy(outputs.logits, y)
+        loss = part * F.cross_entropy(outputs.logits, y)
         return (loss, outputs) if return_outputs else loss
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+import torch.nn.functional as F
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # Lightning's own: its use of torch's pytree, and its advice on loader workers.
@@ -23,6 +26,25 @@ def test_an_example_runs_and_its_lines_make_the_explanations_hold(name, capsys):
         capsys.readouterr().out,
     )
     assert lines == [(when, f"{found[when][0]:.3f}", f"{found[when][1]:.3f}") for when in ("before", "after")]
+
+
+@pytest.mark.parametrize("steady", [None, F.cross_entropy])
+def test_the_hugging_face_example_accumulates_the_mean_of_all_images(steady):
+    """The Trainer adds the losses of several batches up, and leaves it to them to divide by the number of images."""
+    trainer = runpy.run_path(str(EXAMPLES / "huggingface_trainer.py"))["SteadyTrainer"]
+    inputs = {"pixel_values": torch.eye(8), "labels": torch.arange(8) % 3}
+    own = SimpleNamespace(steady=steady)
+
+    def loss(rows: slice, **counted: int) -> float:
+        some = {name: values[rows] for name, values in inputs.items()}
+        return float(
+            trainer.compute_loss(
+                own, lambda pixel_values: SimpleNamespace(logits=pixel_values), some, **counted
+            )
+        )
+
+    parts = [loss(rows, num_items_in_batch=8) for rows in (slice(6), slice(6, 8))]
+    assert sum(parts) == pytest.approx(loss(slice(8)))
 
 
 def test_the_picture_of_the_readme_is_drawn_and_the_steady_net_keeps_its_map(tmp_path):

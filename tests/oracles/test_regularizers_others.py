@@ -73,6 +73,38 @@ def test_hessian_of_a_net_in_training_mode_goes_through_the_batch_statistics():
         torch.testing.assert_close(value, twin.state_dict()[key])
 
 
+NORMS = {
+    "batch": lambda: nn.BatchNorm2d(4),
+    "layer": lambda: nn.LayerNorm((4, 4, 4)),
+    "layer of the last axis": lambda: nn.LayerNorm(4, elementwise_affine=False),
+    "instance": lambda: nn.InstanceNorm2d(4, affine=True),
+    "tracked instance": lambda: nn.InstanceNorm2d(4, track_running_stats=True),
+    "group": lambda: nn.GroupNorm(2, 4),
+    "rms": lambda: nn.RMSNorm(4),
+}
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_weight_gradient_of_hessian_is_the_finite_difference_with_every_normalisation(norm, training):
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 4, 3), NORMS[norm](), nn.Softplus(), nn.Flatten(), nn.Linear(64, 3)
+    model = nn.Sequential(*layers).double().train(training)
+    x, y = torch.rand(3, 3, 6, 6, dtype=torch.float64), torch.arange(3)
+    penalty = gg.regularizer("hessian")
+    weight = model[0].weight
+    (gradient,) = torch.autograd.grad(penalty(model, x, y, seed=3).sum(), weight)
+    along = torch.randn_like(weight)
+
+    def moved(step: float) -> float:
+        weight.data = start + step * along
+        return penalty(model, x, y, seed=3).sum().item()
+
+    start = weight.data
+    expected = (moved(1e-6) - moved(-1e-6)) / 2e-6
+    assert (gradient * along).sum().item() == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     "model", [net("functional_relu"), nn.Sequential(nn.Flatten(), nn.Linear(432, CLASSES)).double()]
 )

@@ -77,6 +77,22 @@ def test_split_folders_ask_for_a_split(tmp_path: Path) -> None:
         gg.dataset("folder", path=tmp_path, split="trian")
 
 
+@pytest.mark.parametrize("names", [("Train", "Val"), ("training", "testing"), ("train", "testing")])
+def test_splits_under_other_names_are_not_taken_for_classes(tmp_path: Path, names: tuple[str, str]) -> None:
+    for name in names:
+        tree(tmp_path / name, {"ant": 1, "bee": 1})
+    with pytest.raises(
+        UserError, match=f"{sorted(names)[0]}, .* look like splits, not classes; rename them train"
+    ):
+        gg.dataset("folder", path=tmp_path, size=8)
+    assert gg.dataset("folder", path=tmp_path, split=names[0], size=8).classes == ("ant", "bee")
+
+
+def test_classes_may_be_called_like_splits(tmp_path: Path) -> None:
+    tree(tmp_path, {"Test": 1, "Training": 1})
+    assert gg.dataset("folder", path=tmp_path, size=8).classes == ("Test", "Training")
+
+
 def test_an_unlabelled_folder_is_read_when_asked_for(tmp_path: Path) -> None:
     save(tmp_path / "b.png", flat(2))
     save(tmp_path / "a.png", flat(1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 import re
 import signal
@@ -36,6 +37,7 @@ from gyrograd.hardening.search import (
     next_strength,
     objective_settings,
     strength_in_words,
+    strength_limit,
     with_strength,
 )
 from gyrograd.metrics import TopKIntersection
@@ -303,6 +305,14 @@ def test_a_failure_below_what_holds_does_not_mislead_the_search():
     assert next_strength(tried, 1.0, 9) == 1.5
 
 
+def test_the_search_ends_below_a_radius_of_the_whole_range_of_pixels():
+    terms = objective_settings("steady", eps=100 / 255)["terms"]
+    tried = [Try(100.0, 0.9, True), Try(200.0, 0.9, True)]
+    assert next_strength(tried, 100.0, 9, strength_limit(terms)) is None
+    assert next_strength(tried[:1], 100.0, 9, strength_limit(terms)) == 200
+    assert strength_limit({"madry": {"norm": "l2"}}) == strength_limit({"l2": {}}) == math.inf
+
+
 def test_strength_is_the_radius_of_the_adversarial_term_or_the_weight_of_others():
     steady = objective_settings("steady", eps=1 / 255)["terms"]
     assert with_strength(steady, 0.5) == {
@@ -436,6 +446,19 @@ def test_a_folder_without_splits_has_a_fifth_of_each_class_held_out(tmp_path):
     assert "20% of each class" in split.how
     seen = {image.numpy().tobytes() for image in split.train.images}
     assert not seen & {image.numpy().tobytes() for image in split.test.images}
+
+
+def test_of_a_folder_that_holds_train_alone_a_fifth_is_held_out(tmp_path):
+    folder_of(stripes(30), tmp_path / "train")
+    split = split_of(str(tmp_path), size=SIDE)
+    assert (len(split.train), len(split.test), len(split.train.classes)) == (24, 6, 3)
+
+
+def test_a_class_called_train_is_no_split(tmp_path):
+    data = stripes(30)
+    folder_of(data, tmp_path)
+    (tmp_path / data.classes[0]).rename(tmp_path / "train")
+    assert "train" in split_of(str(tmp_path), size=SIDE).train.classes
 
 
 def test_a_folder_with_splits_is_judged_on_its_own(tmp_path):

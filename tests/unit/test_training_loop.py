@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -310,6 +311,22 @@ def test_settings_without_effect_may_differ_and_changed_ones_go_on_when_told_to(
     assert len(done.history) == 3
 
 
+def test_labels_of_a_shorter_type_train_the_same_weights():
+    data = pictures()
+    short = replace(data, labels=data.labels.to(torch.int16))
+    options = {"epochs": 1, "regularized_fraction": 1, "regularize_every": 1}
+    assert equal(fitted(data=data, **options)[0], fitted(data=short, **options)[0])
+
+
+@pytest.mark.parametrize(("before", "after"), [("sgd", "adam"), ("adam", "sgd")])
+def test_a_run_resumed_with_another_optimizer_begins_its_state_afresh(tmp_path, before, after):
+    fitted(tmp_path, epochs=1, optimizer=before)
+    _, done = fitted(tmp_path, epochs=2, optimizer=after, how={"resume": "changed"})
+    names = {key.rpartition(".")[2] for key in read(tmp_path / NAME).tensors if key.startswith("optimizer.")}
+    assert len(done.history) == 2
+    assert names == ({"momentum_buffer"} if after == "sgd" else {"step", "exp_avg", "exp_avg_sq"})
+
+
 def test_a_file_that_is_no_checkpoint_is_named(tmp_path):
     (tmp_path / NAME).write_bytes(b"something else")
     with pytest.raises(UserError, match=r"checkpoint.safetensors is not a checkpoint"):
@@ -330,6 +347,13 @@ BAD = {
         "num_classes=3",
     ),
     "frozen": ({"model": lambda: net().requires_grad_(False)}, "no weights that learn; unfreeze some"),
+    "no loss": ({"cross_entropy": 0, "terms": {}}, "Some steps have no loss"),
+    "no loss in most steps": ({"cross_entropy": 0, "regularize_every": 2}, "or regularize_every 1"),
+    "weight 0": ({"terms": {"adversarial": {"weight": 0}}}, "a term a weight"),
+    "no cross-entropy to smooth": (
+        {"label_smoothing": 0.1, "terms": {"adversarial": {}}},
+        "label_smoothing 0.1 is for the clean cross-entropy",
+    ),
     "bf16": ({"precision": "bf16"}, "differentiates a gradient.*allow_bf16"),
     "tf32 on a CPU": ({"precision": "tf32"}, "on cpu give fp32"),
     "crop": ({"crop": 8}, "give fewer pixels"),

@@ -9,7 +9,7 @@ import gyrograd as gg
 from gyrograd.errors import UserError
 from gyrograd.registry import lookup
 from gyrograd.training import TrainSettings, objective_of, recipe, recipes
-from gyrograd.training.building import model_for
+from gyrograd.training.building import datasets, model_for
 from gyrograd.training.settings import merge_settings, read_tree
 
 OBJECTIVES = ("ce", "hessian", "iga", "atex", "l2", "l2-cosine")
@@ -73,6 +73,26 @@ def test_every_recipes_model_can_be_built():
         model = model_for(recipe(name), points).eval()
         with torch.no_grad():
             assert model(points.pixels(torch.arange(1))).shape == (1, 10), name
+
+
+@pytest.mark.parametrize("test", [{}, {"n": 5}, {"seed": 1}])
+def test_images_of_training_are_no_test_images(test):
+    with pytest.raises(
+        UserError, match="test has the images of training; name others, such as --test.split test"
+    ):
+        datasets(TrainSettings(data="shapes", data_settings={"seed": 1, "n": 10}, test=test))
+    data, other = datasets(
+        TrainSettings(data="shapes", data_settings={"n": 10}, test={**test, "split": "test"})
+    )
+    assert len(data) == 10
+    assert other is not None
+
+
+def test_a_folder_and_a_file_of_ones_own_are_sent_where_they_are_taken(tmp_path):
+    with pytest.raises(UserError, match=f"give --data folder --data_settings.path {tmp_path}"):
+        datasets(TrainSettings(data=str(tmp_path)))
+    with pytest.raises(UserError, match="net.py:make is a file of your own; train it in Python"):
+        model_for(TrainSettings(model="net.py:make"), gg.dataset("shapes", n=10))
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,16 @@ def test_weights_in_half_precision_are_averaged_in_single():
     assert model.weight.item() == pytest.approx(1 + 0.5 * (1 - 0.999**1000), abs=0.01)
 
 
+def test_weights_in_whole_numbers_are_kept_as_they_are():
+    """As in a quantised layer that is frozen."""
+    model = net()
+    model.codes = nn.Parameter(torch.arange(3), requires_grad=False)
+    steady = Steady(model)
+    trained(model, steady, steps=2)
+    steady.finish()
+    assert model.codes.tolist() == [0, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("x", "y", "words"),
     [(X.double(), Y, "cannot take float64 images"), (X, Y + 3, "class indices from 0 to 2")],
@@ -141,9 +151,55 @@ def test_a_frozen_model_is_refused():
         Steady(net().requires_grad_(False))(X, Y)
 
 
-def test_a_radius_in_grey_levels_is_refused():
-    with pytest.raises(UserError, match="eps is 8 and pixels lie in .0, 1.; write eps=8 / 255"):
-        Steady(net(), eps=8)
+@pytest.mark.parametrize("eps", [8, 1])
+def test_a_radius_in_grey_levels_is_refused(eps):
+    with pytest.raises(UserError, match=f"eps is {eps} and pixels lie in .0, 1.; write eps={eps} / 255"):
+        Steady(net(), eps=eps)
+
+
+def test_with_accumulated_gradients_it_counts_steps_of_the_optimizer():
+    """Two calls of half a batch per step end with the weights of one call of the whole batch."""
+    whole, halves = net(), net()
+    one = Steady(whole, curvature=0)
+    trained(whole, one)
+    two = Steady(halves, curvature=0, accumulate=2)
+    optimizer = torch.optim.SGD(halves.parameters(), lr=0.5)
+    for _ in range(3):
+        optimizer.zero_grad()
+        for rows in (slice(4), slice(4, 8)):
+            (two(X[rows], Y[rows]) / 2).backward()
+        optimizer.step()
+    one.finish()
+    two.finish()
+    for key, value in whole.state_dict().items():
+        assert torch.allclose(halves.state_dict()[key], value, atol=1e-6)
+
+
+def test_with_accumulated_gradients_every_batch_of_a_fourth_step_is_curved():
+    model = net()
+    steady = Steady(model, curvature=0.1, accumulate=2)
+    plain = gg.regularizer("adversarial", eps=1 / 255, steps=1, selection="last")(model, X, Y).mean().item()
+    curved = [steady(X, Y).item() > plain + 1e-6 for _ in range(10)]
+    assert curved == [True] * 2 + [False] * 6 + [True] * 2
+
+
+def test_no_call_per_step_is_refused():
+    with pytest.raises(UserError, match="accumulate"):
+        Steady(net(), accumulate=0)
+
+
+def test_under_autocast_the_curvature_has_the_gradient_of_full_precision():
+    def slope(curvature: float, *, halved: bool) -> torch.Tensor:
+        model = net()
+        torch.manual_seed(1)
+        with torch.autocast("cpu", torch.bfloat16, enabled=halved):
+            loss = Steady(model, curvature=curvature)(X, Y)
+        loss.backward()
+        return model[0].weight.grad
+
+    without = slope(0.0, halved=False)
+    expected, found = (slope(100.0, halved=halved) - without for halved in (False, True))
+    assert torch.allclose(found, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("activation", [nn.Softplus, nn.ReLU])
@@ -193,6 +249,22 @@ class Twice(torch.autograd.Function):
 class Odd(nn.Module):
     def forward(self, x):
         return Twice.apply(x)
+
+
+class Halved(nn.Sequential):
+    """Turns autocast on by itself, as Hugging Face's Trainer lets models do under bf16=True."""
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(x).float()
+
+
+@pytest.mark.parametrize("model", [net().bfloat16(), Halved(net())], ids=["weights", "autocast"])
+def test_a_net_that_computes_in_half_precision_trains_without_curvature(model):
+    steady = Steady(model)
+    with pytest.warns(UserWarning, match="curvature penalty is left out .the net computes in half precision"):
+        steady(X.to(next(model.parameters()).dtype), Y).backward()
+    assert "hessian" not in steady.objective.terms
 
 
 def test_a_net_that_cannot_be_differentiated_twice_is_named_and_left_as_it_was():

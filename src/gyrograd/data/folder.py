@@ -24,6 +24,8 @@ from gyrograd.registry import register
 Item = TypeVar("Item")
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 SPLITS = ("train", "val", "valid", "validation", "test")
+OTHER_SPELLINGS = {*SPLITS, "training", "testing", "dev", "eval"}
+"""What folders of splits are called elsewhere, in any case; here they would be taken for classes."""
 
 
 @register("dataset", "folder", paper="own")
@@ -144,6 +146,11 @@ def home_of(path: Path, split: str | None) -> Path:
         if splits and len(splits) == len(_folders(path)):
             raise UserError(
                 f"{path} holds the splits {', '.join(splits)}; say which, for example split={splits[0]}."
+            )
+        names = [child.name for child in _folders(path) if _folders(child)]
+        if names and len(names) == len(_folders(path)) and {n.lower() for n in names} <= OTHER_SPELLINGS:
+            raise UserError(
+                f"{path} holds {', '.join(names)}, which look like splits, not classes; rename them train, val or test."
             )
         return path
     if not (path / split).is_dir():

@@ -25,6 +25,7 @@ from gyrograd.hardening.search import (
     first_strength,
     next_strength,
     objective_settings,
+    strength_limit,
     with_strength,
 )
 from gyrograd.models import Normalized, save, spec_of
@@ -250,8 +251,8 @@ class HardeningRun:
     def _search(self, start: dict[str, Tensor], floor: float, resume: str) -> list[Try]:
         """All tries, in order. Results are read from their files, so a restarted run repeats the same decisions."""
         tried: list[Try] = []
-        first = first_strength(self.settings.terms)
-        while (strength := next_strength(tried, first, self.tries)) is not None:
+        first, limit = first_strength(self.settings.terms), strength_limit(self.settings.terms)
+        while (strength := next_strength(tried, first, self.tries, limit)) is not None:
             accuracy = self._fine_tune(strength, len(tried) + 1, start, resume)
             tried.append(Try(strength, accuracy, accuracy >= floor))
         return tried

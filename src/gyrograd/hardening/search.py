@@ -28,10 +28,11 @@ class Try:
     holds: bool
 
 
-def next_strength(tried: Sequence[Try], first: float, most: int) -> float | None:
+def next_strength(tried: Sequence[Try], first: float, most: int, limit: float = math.inf) -> float | None:
     """The strength to try next, or None if the search is over.
 
-    Doubles while tries hold, halves while they fail, then bisects: a stronger objective should cost more accuracy.
+    Doubles while tries hold, up to below `limit`, halves while they fail, then bisects: a stronger objective should
+    cost more accuracy.
 
     >>> next_strength([Try(1.0, 0.93, True), Try(2.0, 0.90, False)], first=1.0, most=4)
     1.5
@@ -46,7 +47,7 @@ def next_strength(tried: Sequence[Try], first: float, most: int) -> float | None
     if best is None:
         return failed / 2
     if failed == math.inf:
-        return 2 * held
+        return 2 * held if 2 * held < limit else None
     return None if failed <= NEAR * held else (held + failed) / 2
 
 
@@ -59,6 +60,13 @@ def first_strength(terms: Terms) -> float:
     """Where the search begins: 255 * eps of an adversarial term, or 1 (the given weights) without one."""
     name = _adversarial(terms)
     return 1.0 if name is None else 255 * float(terms[name].get("eps", Adversarial.eps))
+
+
+def strength_limit(terms: Terms) -> float:
+    """What strengths stay below: the whole range of pixels for a radius in linf, else infinity."""
+    name = _adversarial(terms)
+    linf = name is not None and terms[name].get("norm", Adversarial.norm) == "linf"
+    return 255.0 if linf else math.inf
 
 
 def with_strength(terms: Terms, strength: float) -> dict[str, Settings]:

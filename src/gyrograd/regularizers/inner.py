@@ -54,10 +54,10 @@ def random_start(x: Images, eps: float, keys: Keys) -> Images:
 
 
 def check_radius(eps: float, norm: str = "linf") -> None:
-    """Refuse a radius of 0, and one larger than the range of pixels, such as 8 for 8 / 255."""
+    """Refuse a radius of 0, and one as large as the range of pixels, such as 8 for 8 / 255."""
     if not 0 < eps < float("inf"):
         raise UserError(f"eps is {eps}; give a finite radius above 0, such as 8 / 255.")
-    if eps > 1 and norm == "linf":
+    if eps >= 1 and norm == "linf":
         raise UserError(f"eps is {eps:g} and pixels lie in [0, 1]; write eps={eps:g} / 255.")
 
 

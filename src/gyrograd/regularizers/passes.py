@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -103,24 +103,71 @@ class _Replaced(TorchFunctionMode):
 
 
 class WrittenOut(_Replaced):
-    """Computes batch normalisation by the batch with elementary operations, for the block."""
+    """Computes normalisation by the input itself (batch, layer, instance) with elementary operations, for the block."""
 
-    # torch's own kernel can be differentiated only twice; the derivative of a Hessian to the weights is the third.
+    # The derivative of a Hessian to the weights is the third. torch's kernel of batch and instance normalisation has
+    # none, and that of layer normalisation is silently wrong: it takes mean and deviation for constants.
 
     def __init__(self) -> None:
         super().__init__(_written_out)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is F.layer_norm:
+            return _layer_norm(*args, **(kwargs or {}))
+        if func is F.instance_norm:
+            return _instance_norm(*args, **(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs)
 
 
 def _written_out(norm: _Norm) -> Tensor:
     if norm.running_mean is not None:
         with torch.no_grad():  # updates the running statistics; the result is not needed
             _normalize(replace(norm, weight=None, bias=None))
-    # Statistics in single precision, as in torch's kernel.
-    x, axes, shape = single(norm.x), norm.axes, (1, -1, *(1 for _ in norm.x.shape[2:]))
-    centred = x - x.mean(axes, keepdim=True)
-    out = centred * (centred.square().mean(axes, keepdim=True) + norm.eps).rsqrt()
-    out = out if norm.weight is None else out * norm.weight.view(shape)
-    return (out if norm.bias is None else out + norm.bias.view(shape)).to(norm.x.dtype)
+    return _standardized(norm.x, norm.axes, norm.eps, *_per_channel(norm.x, norm.weight, norm.bias))
+
+
+def _layer_norm(
+    x: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    return _standardized(x, tuple(range(-len(normalized_shape), 0)), eps, weight, bias)
+
+
+def _instance_norm(
+    x: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if not use_input_stats:
+        return F.instance_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
+    return _standardized(x, tuple(range(2, x.dim())), eps, *_per_channel(x, weight, bias))
+
+
+def _per_channel(x: Tensor, *values: Tensor | None) -> Iterator[Tensor | None]:
+    shape = (1, -1, *(1 for _ in x.shape[2:]))
+    return (None if value is None else value.view(shape) for value in values)
+
+
+def _standardized(
+    x: Tensor, axes: tuple[int, ...], eps: float, weight: Tensor | None, bias: Tensor | None
+) -> Tensor:
+    """x with mean 0 and variance 1 over these axes, times the weight, plus the bias."""
+    # Statistics in single precision, as in torch's kernels.
+    wide = single(x)
+    centred = wide - wide.mean(axes, keepdim=True)
+    out = centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
+    out = out if weight is None else out * weight
+    return (out if bias is None else out + bias).to(x.dtype)
 
 
 def _normalize(norm: _Norm) -> Tensor:

@@ -25,15 +25,27 @@ _STREAM = 1 << 34  # not used by the order of an epoch or the choice of a subset
 
 def datasets(settings: TrainSettings) -> tuple[Dataset, Dataset | None]:
     """The training images and, if the settings name any, the test images."""
+    if not is_registered(settings.data) and Path(settings.data).expanduser().exists():
+        raise UserError(f"data is a path; give --data folder --data_settings.path {settings.data}.")
     with plain_values("data_settings"):
         data: Dataset = make("dataset", settings.data, **settings.data_settings)
         if settings.test is None:
             return data, None
+        different = {key for key, value in settings.test.items() if settings.data_settings.get(key) != value}
+        if different <= {"n", "limit"}:
+            raise UserError(
+                "test has the images of training; name others, such as --test.split test, or leave test out."
+            )
         return data, make("dataset", settings.data, **settings.data_settings | settings.test)
 
 
 def model_for(settings: TrainSettings, data: Dataset) -> Model:
     """The model, with one logit per class of the data unless its settings say otherwise."""
+    if ".py:" in settings.model:
+        raise UserError(
+            f"train builds models by name, and {settings.model} is a file of your own; train it in Python with "
+            "gyrograd.training.fit, or give it to gyrograd harden if it is trained."
+        )
     own = dict(settings.model_settings)
     if not own.get("pretrained"):
         own.setdefault("num_classes", len(data.classes))
@@ -77,7 +89,10 @@ def split_of(text: str, *, size: int | None = None, share: float = HELD_OUT, see
             f"{path} has no split train, only {', '.join(sorted(known))}; give a folder that has it."
         )
     if judged is None or "train" not in known:
-        return held_out(open_data(text, size=size, labelled=True), share=share, seed=seed)
+        # Beside folders of other names "train" is a class.
+        beside = {child.name for child in path.iterdir() if child.is_dir()} if path.is_dir() else set()
+        split = "train" if beside == {"train"} else None
+        return held_out(open_data(text, split=split, size=size, labelled=True), share=share, seed=seed)
     pair = [open_data(text, split=split, size=size, labelled=True) for split in ("train", judged)]
     return Split(
         pair[0], pair[1], f"the split {judged} of {path}" if tables else f"the folder {path / judged}"

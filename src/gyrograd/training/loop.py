@@ -98,7 +98,7 @@ class Loop:
                 x = augment(x, keys, pad=s.crop, flip=s.flip)
             if s.cutout:
                 x = cut_out(x, keys, s.cutout)
-            return x, self.data.labels[rows], keys
+            return x, self.data.labels[rows].long(), keys
 
         groups = [left[start : start + at_once] for start in range(0, len(left), at_once)]
         ahead = device.type == "cuda" and len(groups) > 0
@@ -149,6 +149,7 @@ def check_fit(
     group: Group,
 ) -> None:
     """Refuse settings that cannot train: wrong classes, bf16 with second derivatives, too many processes."""
+    _check_loss(objective)
     asked = [key for key in ("crop", "flip", "cutout") if getattr(settings, key)]
     asked += ["zoom"] * (settings.zoom < 1)
     if asked and data.images.dim() != 4:
@@ -191,6 +192,22 @@ def check_fit(
         raise UserError(
             f"A batch of {smallest} images leaves some of the {group.share.of} processes without one to train or "
             "regularise; give another batch_size, a larger regularized_fraction, or fewer processes."
+        )
+
+
+def _check_loss(objective: Objective) -> None:
+    """Refuse steps without a loss, and label smoothing that nothing uses."""
+    every_step = objective.clean_weight or any(t.replaces and t.weight for t in objective.terms.values())
+    some_steps = any(term.weight for term in objective.terms.values())
+    if not every_step and (objective.regularize_every > 1 or not some_steps):
+        raise UserError(
+            "Some steps have no loss: cross_entropy is 0 and no term with a weight above 0 is in every step; give "
+            "cross_entropy or a term a weight, or regularize_every 1."
+        )
+    if objective.label_smoothing and not objective.clean_weight:
+        raise UserError(
+            f"label_smoothing {objective.label_smoothing:g} is for the clean cross-entropy, which this objective does "
+            "not have; leave it out, or give cross_entropy a weight."
         )
 
 
@@ -297,7 +314,8 @@ class Average:
         share = 1 - min(self.decay, (1 + step) / (10 + step))
         now = model.state_dict()
         # With every name of a weight that two layers share: `give_to` loads them all, and the last one wins.
-        learnt = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+        every = model.named_parameters(remove_duplicate=False)
+        learnt = [name for name, weight in every if weight.is_floating_point() or weight.is_complex()]
         kept = sorted(now.keys() - set(learnt))
         # One kernel each instead of one per tensor: their launches would take longer than a small net's step.
         torch._foreach_lerp_([self.values[k] for k in learnt], [single(now[k]) for k in learnt], share)

@@ -175,7 +175,7 @@ class Objective:
         return next((one for one in every if isinstance(one, L2Cosine)), None)
 
     @property
-    def clean_weight(self) -> float:
+    def clean_weight(self) -> float | int:
         """Weight of the clean cross-entropy: as given, else 1, or 0 if a term replaces it."""
         if self.cross_entropy is not None:
             return self.cross_entropy

@@ -154,7 +154,10 @@ def restore(
         for key, value in {**_below(snapshot, "optimizer."), **plain}.items():
             index, _, name = key.partition(".")
             state.setdefault(int(index), {})[name] = value
-        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        # SGD and Adam keep different things per weight. After a change from one to the other it begins afresh.
+        if isinstance(optimizer, torch.optim.Adam) == any("exp_avg" in own for own in state.values()):
+            groups = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({"state": state, "param_groups": groups})
         for weight, own in optimizer.state.items():
             for name, value in own.items():
                 if isinstance(value, Tensor) and value.shape == weight.shape:
@@ -176,7 +179,7 @@ def restore(
     except UserError:
         raise
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as wrong:
-        # Only a file without a checksum can get here: one of another optimizer, or an edited one.
+        # Only a file without a checksum can get here: an edited one.
         raise UserError(
             f"The checkpoint does not fit the run ({type(wrong).__name__}: {wrong}); "
             "remove it or give another folder."

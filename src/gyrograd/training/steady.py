@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_counts
+from gyrograd.numerics.modes import without_autocast
 from gyrograd.registry import Settings
 from gyrograd.regularizers import Hessian
+from gyrograd.regularizers.passes import auxiliary_pass
 from gyrograd.training.loop import Average
 from gyrograd.training.objective import objective_of
 from gyrograd.training.settings import settings_from
@@ -65,25 +69,40 @@ class Steady:
     Args:
         model: the net that is trained, in place.
         eps, curvature: as in `steady_settings`.
+        accumulate: calls per optimizer step, if your loop accumulates gradients over several batches.
     """
 
-    def __init__(self, model: Model, *, eps: float | int = EPS, curvature: float | int = CURVATURE) -> None:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        eps: float | int = EPS,
+        curvature: float | int = CURVATURE,
+        accumulate: int = 1,
+    ) -> None:
+        check_counts(accumulate=accumulate)
         self.model = model
+        self.accumulate = accumulate
         self.settings = settings_from(steady_settings(eps, curvature))
         self.objective = objective_of(self.settings)
         self.steps = 0
+        """Calls so far; the optimizer has taken a step after every `accumulate` of them."""
         self.average: Average | None = None
 
     def __call__(self, x: Inputs, y: Labels) -> Tensor:
         """The loss of this batch; plain cross-entropy if gradients are off, as in a validation loop."""
         if not torch.is_grad_enabled():
             return F.cross_entropy(self.model(x), y)
+        number, batch = divmod(self.steps, self.accumulate)
         if self.average is None:
             self._begin(x, y)
-        else:
+        elif batch == 0:
             # The weights after the last step: so the user need not call anything after optimizer.step().
-            self.average.update(self.model, self.steps)
-        loss, _ = self.objective(self.model, x, y, number=self.steps)
+            self.average.update(self.model, number)
+        # In half precision the curvature's gradient is noise, or zero; all other steps run as the caller has chosen.
+        curved = "hessian" in self.objective.terms and self.objective.due(number)
+        with without_autocast(x) if curved else nullcontext():
+            loss, _ = self.objective(self.model, x, y, number=number)
         self.steps += 1
         return loss
 
@@ -91,7 +110,7 @@ class Steady:
         """Load the averaged weights into the model; call it once, after the last step."""
         if self.average is None:
             raise UserError("Nothing was trained yet; call steady(x, y) in the loop, and finish() after it.")
-        self.average.update(self.model, self.steps)
+        self.average.update(self.model, -(-self.steps // self.accumulate))
         self.average.give_to(self.model)
 
     def state_dict(self) -> dict[str, Any]:
@@ -142,16 +161,25 @@ class Steady:
 def without_curvature(model: Model, x: Inputs, y: Labels) -> str | None:
     """Why the curvature penalty cannot train this model, or None if it can.
 
-    It is tried on these rows as in training: with gradients to every weight, in training mode.
+    It is tried on these rows as in training: with gradients to every weight, in training mode, outside of autocast.
     """
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     devices = [x.device] if x.device.type == "cuda" else []
     # Layer by layer: a user may have frozen some, such as batch normalisation, in evaluation mode.
     flags = [(module, module.training) for module in model.modules()]
+    kinds: set[torch.dtype] = set()
+
+    def note_kind(saved: Tensor) -> Tensor:
+        kinds.add(saved.dtype)
+        return saved.detach()
+
     try:
-        with torch.random.fork_rng(devices=devices), torch.enable_grad():
+        with torch.random.fork_rng(devices=devices), torch.enable_grad(), without_autocast(x):
             penalty = Hessian()(model.train(), x, y, seed=0).sum()
             torch.autograd.grad(penalty, weights, allow_unused=True)
+            # A model may turn autocast on by itself (Hugging Face's bf16); its output does not show it.
+            with auxiliary_pass(model, "frozen"), saved_tensors_hooks(note_kind, lambda saved: saved):
+                model(x)
     except torch.OutOfMemoryError:
         return "it does not fit into the device's memory; a smaller batch_size may"
     except UserError as wrong:
@@ -163,4 +191,6 @@ def without_curvature(model: Model, x: Inputs, y: Labels) -> str | None:
     finally:
         for module, training in flags:
             module.training = training
+    if kinds & {torch.float16, torch.bfloat16}:
+        return "the net computes in half precision, in which the penalty's gradient is noise"
     return None
