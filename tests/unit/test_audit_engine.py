@@ -422,6 +422,17 @@ def test_a_map_that_ignores_the_model_is_flagged_and_not_recommended() -> None:
     assert "its flags say that it may not mean anything" in card.document["verdict"]["sentences"][0]
 
 
+def test_a_method_that_was_only_swept_is_not_recommended_in_place_of_a_flagged_one() -> None:
+    x, _ = small_images(3)
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(x[0].numel(), CLASSES)).double().eval()
+    preset = replace(FEW, sweep={"unigrad": (8 / 255,)}, bound_images=0)
+    document = audit(linear, x, [0, 0, 0], preset=preset).document
+    assert ("gradient", "same_map_everywhere") in {(flag["where"], flag["name"]) for flag in document["flags"]}
+    assert [point["method"] for point in document["plane"]["points"]] == ["gradient", "unigrad"]
+    assert document["plane"]["recommended"] is None
+    assert document["verdict"]["sentences"][-1].startswith("Nothing is recommended")
+
+
 def test_further_metrics_become_columns() -> None:
     x, y = small_images(4)
     names = ["rank_correlation", "center_dislocation", "max_sensitivity", "insertion"]

@@ -331,6 +331,8 @@ def _judgement(
 ) -> Judgement:
     """Grade every method, choose the one to use, and write the verdict."""
     preset, first, hollow = inputs.preset, methods[0], suspects(flags)
+    # A method that is only swept has no flags, because its maps were not checked.
+    unchecked = set(preset.sweep) - {method.name for method in methods}
     columns = {method.name: method_stats(inputs, table, method.name) for method in methods}
     placed = plane_points(table, methods, sweep_points(inputs, methods), preset)
     own = {(m.name, own_setting(m)): columns[m.name] for m in methods}
@@ -339,7 +341,7 @@ def _judgement(
     yardstick = STEADY if has_radius(preset) else "top_k_kept" if "auto" in preset.attacks else None
     held = {key: stats[yardstick] for key, stats in own.items()} if yardstick else {}
     faithful = {key: mean_over(table.curve(method=key[0], metric="insertion")) for key in own}
-    chosen = choice(placed, first, hollow, passes, held, faithful, by_radius=yardstick == STEADY)
+    chosen = choice(placed, first, hollow | unchecked, passes, held, faithful, by_radius=yardstick == STEADY)
     best = next((method for method in methods if chosen and chosen.point.method == method.name), None)
     judged = best if best is not None and chosen is not None and chosen.held is not None else first
     # The share of the chosen map that an attack leaves, if it was attacked.
