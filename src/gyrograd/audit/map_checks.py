@@ -16,7 +16,7 @@ from gyrograd.audit.methods import Method
 from gyrograd.audit.plans import OTHER, AuditInputs, map_cost
 from gyrograd.measurement import CLEAN, Look, Metric, Plan, Sample, streams
 from gyrograd.metrics.reductions import reduce_map
-from gyrograd.metrics.sanity_checks import conserved_relevance, is_constant, shuffle_weights
+from gyrograd.metrics.sanity_checks import conserved_relevance, empty_top, is_constant, shuffle_weights
 from gyrograd.numerics.similarity import cosine
 from gyrograd.types import Inputs, Model, PerExample
 
@@ -29,8 +29,8 @@ def row_of(method: str) -> str:
 def map_check_plans(inputs: AuditInputs, methods: Sequence[Method]) -> list[Plan]:
     """Plans of the sanity checks of every method's maps, on the first images."""
     images = inputs.preset.flag_images
-    checks = MapChecks(inputs.sample, inputs.sample.index[:images], inputs.seed)
-    metric = Metric("map_checks", checks.columns)
+    checks = MapChecks(inputs.sample, inputs.sample.index[:images], inputs.seed, inputs.top)
+    metric = Metric("map_checks", checks.columns, settings={"k": inputs.top})
     return [
         Plan(
             {row_of(method.name): method.attribution},
@@ -54,10 +54,12 @@ class MapChecks:
     sample: Sample
     examples: tuple[int, ...]
     seed: int
+    top: int
+    """Number of pixels in the top of a map."""
     _twin: Model | None = field(default=None, repr=False)
 
     def columns(self, at: Look) -> dict[str, Tensor]:
-        """Maps that are not finite or constant, cosines with the twin's and with earlier maps, LRP's relevance."""
+        """Maps that are not finite, constant or sparse, cosines with the twin's and with earlier maps, LRP's relevance."""
         if self._twin is None:  # once per process: the methods share these checks
             self._twin = shuffle_weights(at.model, self.seed)
         # Of a copy of the images, since for the same tensor `Look.attribution` returns the map of the model.
@@ -66,6 +68,7 @@ class MapChecks:
         return {
             "not_finite": ~at.map.isfinite().flatten(1).all(1),
             "constant": is_constant(at.map),
+            "empty_top": empty_top(at.map, self.top),
             "twin_cosine": cosine(reduce_map(at.map, "abs_sum"), reduce_map(other, "abs_sum")),
             "cosines_with_earlier": self._cosines_with_earlier(at),
             **({} if relevance is None else {"relevance": relevance}),

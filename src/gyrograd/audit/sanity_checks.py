@@ -45,6 +45,7 @@ REMEDIES = {
     "relevance_lost": "Compare with the variant that loses none: --methods 'lrp(variant=conserving)'.",
     "same_map_everywhere": "Look at the maps of several classes; use another method (--methods) if they are all alike.",
     "constant_map": "Look at the maps; use another method (--methods).",
+    "sparse_map": "Go by the cosines, or use another method (--methods).",
     "calm_but_empty": "Use another method (--methods): this one holds still without ranking pixels better than chance.",
     "ignores_model": "Use another method (--methods), or quote this similarity beside every number of this one.",
     "saturated": "Compare methods by the top pixels kept, which do not depend on probabilities.",
@@ -99,6 +100,7 @@ def _of_maps(table: Table, method: Method) -> list[Flag | None]:
         sanity_checks.not_finite_flag(values["not_finite"]),
         sanity_checks.relevance_flag(values["relevance"]) if "relevance" in values else None,
         sanity_checks.constant_flag(values["constant"]),
+        sanity_checks.sparse_flag(values["empty_top"]) if "empty_top" in values else None,
         sanity_checks.same_map_flag(float(values["cosines_with_earlier"].sum()) / pairs) if pairs else None,
         sanity_checks.ignores_model_flag(values["twin_cosine"]),
     ]

@@ -89,6 +89,32 @@ def is_constant(maps: Inputs, tolerance: float = 1e-3) -> Flags:
     return pixels.amax(1) - pixels.amin(1) <= tolerance * pixels.amax(1)
 
 
+def sparse_maps(maps: Inputs, *, top_fraction: float = 0.1, share: float = 0.1) -> Flag | None:
+    """Flag maps with fewer pixels above zero than are counted as the top."""
+    k = max(1, round(top_fraction * maps[0, 0].numel()))
+    return sparse_flag(empty_top(maps, k), share=share)
+
+
+def sparse_flag(empty: PerExample, *, share: float = 0.1) -> Flag | None:
+    """`sparse_maps` by `empty_top` of each map."""
+    part = float(empty.mean())
+    return _flag_if(
+        part > share,
+        "sparse_map",
+        f"on average more than {share:.0%} of a map's top pixels are zero",
+        "The map names fewer pixels than are counted, and the order of the image chooses the rest, which therefore "
+        "stay under noise and attack.",
+        "Report the cosine, or count fewer pixels.",
+        part,
+    )
+
+
+def empty_top(maps: Inputs, k: int) -> PerExample:
+    """Share of the k largest pixels of each reduced map that are zero."""
+    named = reduce_map(maps, "abs_sum").flatten(1).ne(0).sum(1)
+    return (1 - named.to(maps.dtype) / k).clamp(min=0)
+
+
 def same_map_everywhere(maps: Inputs, *, limit: float = 0.95) -> Flag | None:
     """Flag maps that are the same for different images (joo2023's degenerate attributions: always the edges)."""
     if len(maps) < 2:
@@ -406,6 +432,7 @@ def raised_flags(
         not_finite_maps(maps),
         saturation_flag(model, x, target),
         constant_maps(maps),
+        sparse_maps(maps),
         same_map_everywhere(maps) if len(x) > 1 else None,
         ignores_model(model, attribution, x, target, seed=seed, maps=maps),
         zero_derivative(model, attribution, x, target) if differentiable else None,

@@ -20,7 +20,7 @@ LARGEST = 1e100
 """Largest number on a card: bounds of theorems can be huge, measurements cannot."""
 
 
-HOLLOW = {"ignores_model", "same_map_everywhere", "constant_map", "calm_but_empty"}
+HOLLOW = {"ignores_model", "same_map_everywhere", "constant_map", "sparse_map", "calm_but_empty"}
 """Flags of maps that are stable for a reason that makes them useless."""
 MASKED = {
     "attacked_by_transfer",
