@@ -427,7 +427,9 @@ def test_a_method_that_was_only_swept_is_not_recommended_in_place_of_a_flagged_o
     linear = nn.Sequential(nn.Flatten(), nn.Linear(x[0].numel(), CLASSES)).double().eval()
     preset = replace(FEW, sweep={"unigrad": (8 / 255,)}, bound_images=0)
     document = audit(linear, x, [0, 0, 0], preset=preset).document
-    assert ("gradient", "same_map_everywhere") in {(flag["where"], flag["name"]) for flag in document["flags"]}
+    assert ("gradient", "same_map_everywhere") in {
+        (flag["where"], flag["name"]) for flag in document["flags"]
+    }
     assert [point["method"] for point in document["plane"]["points"]] == ["gradient", "unigrad"]
     assert document["plane"]["recommended"] is None
     assert document["verdict"]["sentences"][-1].startswith("Nothing is recommended")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import gyrograd as gg
 from gyrograd.audit.engine import _inputs
-from gyrograd.audit.map_checks import map_check_plans, row_of
+from gyrograd.audit.map_checks import UNSHUFFLED, map_check_plans, row_of
 from gyrograd.audit.methods import Method
 from gyrograd.audit.sanity_checks import _of_maps
 from gyrograd.measurement import measure
@@ -112,3 +112,17 @@ def test_the_map_of_one_image_is_compared_with_no_other() -> None:
     method = Method("frame", "frame", frame)
     table = measure(model, inputs.sample, map_check_plans(inputs, [method]))
     assert [flag.name for flag in _of_maps(table, method) if flag is not None] == ["ignores_model"]
+
+
+def test_a_model_without_weights_has_no_shuffled_copy_which_is_said() -> None:
+    net = small_net()
+
+    class BlackBox(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return net(x)
+
+    x, y = small_images(2)
+    card = gg.audit(BlackBox().eval(), x, y, preset=SMALL, methods=["gradient"], sweep={}, bound_images=0)
+    assert "ignores_model" not in {flag["name"] for flag in card.document["flags"]}
+    assert UNSHUFFLED in card.document["settings"]["notes"]
+    assert sanity_checks.ignores_model(BlackBox(), GRADIENT, x, y) is None

@@ -26,7 +26,7 @@ from gyrograd.audit.certificates import (
 )
 from gyrograd.audit.features import FORMS, FeatureCard, audit_features
 from gyrograd.audit.growing import write_growing_page
-from gyrograd.audit.map_checks import map_check_plans
+from gyrograd.audit.map_checks import UNSHUFFLED, map_check_plans
 from gyrograd.audit.methods import Method, Methods, methods_of
 from gyrograd.audit.pictures import attack_rows, most_damaging
 from gyrograd.audit.plane import Choice, choice, own_setting, plane, plane_points
@@ -57,6 +57,7 @@ from gyrograd.measurement import Interrupted, Plan, Sample, Table, Workers, mean
 from gyrograd.measurement.clusters import workers_of
 from gyrograd.measurement.run import data_hash, model_hash
 from gyrograd.measurement.workers import ProcessesIfLong
+from gyrograd.metrics.sanity_checks import has_weights
 from gyrograd.models import logits_of
 from gyrograd.models.class_names import class_names, label_notes
 from gyrograd.models.opening import UNTRAINED, check_model
@@ -177,6 +178,7 @@ def audit(
         "left_out": left_out,
         "notes": [
             *dict.fromkeys([*notes, *inputs.notes, *model_notes(model)]),
+            *([] if has_weights(model) else [UNSHUFFLED]),
             *_warnings(inputs.sample.x, chosen),
         ],
     }

@@ -80,15 +80,19 @@ def audit_flags(inputs: AuditInputs, table: Table, methods: Sequence[Method]) ->
     ]
     for method in methods:
         flags = [*_of_maps(table, method), *_of_numbers(inputs, table, method)]
-        if method.by_transfer:
-            flags.append(BY_TRANSFER_ALONE)
         found += [(method.name, flag) for flag in flags]
     preset = inputs.preset
     return [_row(where, flag.name, flag, flag.measured, preset) for where, flag in found if flag is not None]
 
 
+def map_flags(table: Table, methods: Sequence[Method], preset: Preset) -> list[CardFlag]:
+    """The raised flags of the maps alone."""
+    found = [(method.name, flag) for method in methods for flag in _of_maps(table, method)]
+    return [_row(where, flag.name, flag, flag.measured, preset) for where, flag in found if flag is not None]
+
+
 def _of_maps(table: Table, method: Method) -> list[Flag | None]:
-    """Flags of the maps, from the columns of `MapChecks`."""
+    """Flags of the maps, from the columns of `MapChecks` and from whether attacks could follow them."""
     columns = table.metrics(method=row_of(method.name))
     # A record has no value where a NaN was measured.
     values = {
@@ -103,6 +107,7 @@ def _of_maps(table: Table, method: Method) -> list[Flag | None]:
         sanity_checks.sparse_flag(values["empty_top"]) if "empty_top" in values else None,
         sanity_checks.same_map_flag(float(values["cosines_with_earlier"].sum()) / pairs) if pairs else None,
         sanity_checks.ignores_model_flag(values["twin_cosine"]),
+        BY_TRANSFER_ALONE if method.by_transfer else None,
     ]
 
 

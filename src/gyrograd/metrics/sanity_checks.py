@@ -164,8 +164,11 @@ def ignores_model(
 ) -> Flag | None:
     """Flag maps that stay the same if the model's weights are shuffled (Adebayo et al. 2018).
 
-    maps, twin: the maps of the model and its copy with shuffled weights, if they are known.
+    maps, twin: the maps of the model and its copy with shuffled weights, if they are known. None for a model without
+    weights, which has no such copy.
     """
+    if twin is None and not has_weights(model):
+        return None
     maps = attribution(model, x, target).detach() if maps is None else maps
     other = attribution(shuffle_weights(model, seed) if twin is None else twin, x, target).detach()
     return ignores_model_flag(cosine(reduce_map(maps, "abs_sum"), reduce_map(other, "abs_sum")), limit=limit)
@@ -182,6 +185,11 @@ def ignores_model_flag(cosines: PerExample, *, limit: float = 0.9) -> Flag | Non
         "Use another attribution, or quote this similarity beside every number of this one.",
         alike,
     )
+
+
+def has_weights(model: Model) -> bool:
+    """True if the model has parameters; a frozen script or a wrapped black box has none."""
+    return next(model.parameters(), None) is not None
 
 
 def shuffle_weights(model: Model, seed: int = 0) -> Model:
