@@ -68,7 +68,7 @@ from gyrograd.numerics.statistics import MIN_IMAGES_FOR_CI, Stat, paired_differe
 from gyrograd.numerics.wording import eps_text, few_images_note
 from gyrograd.occupancy import exclusive_folder
 from gyrograd.registry import lookup
-from gyrograd.reporting.schema import SCHEMA, AuditCard, CardFlag, Verdict
+from gyrograd.reporting.schema import SCHEMA, AuditCard, CardFlag, Conclusions, Verdict
 from gyrograd.reporting.values import write_values
 from gyrograd.reporting.wording import counted_images
 from gyrograd.theory import Point
@@ -328,9 +328,7 @@ class Judgement:
     chosen: Choice | None
 
 
-def _judgement(
-    inputs: AuditInputs, methods: list[Method], table: Table, flags: Sequence[CardFlag]
-) -> Judgement:
+def judge(inputs: AuditInputs, methods: list[Method], table: Table, flags: Sequence[CardFlag]) -> Judgement:
     """Grade every method, choose the one to use, and write the verdict."""
     preset, first, hollow = inputs.preset, methods[0], suspects(flags)
     # A method that is only swept has no flags, because its maps were not checked.
@@ -379,11 +377,11 @@ def _card(
     complete: bool = True,
 ) -> Card:
     """The card of a table. The card of an unfinished run has one picture and no flags, which are of all images."""
-    preset, names = inputs.preset, [method.name for method in methods]
+    preset = inputs.preset
     flags: list[CardFlag] = []
     if complete:
         flags = audit_flags(inputs, table, methods) + challenges(table, methods, preset)
-    found = _judgement(inputs, methods, table, flags)
+    found = judge(inputs, methods, table, flags)
     damage = most_damaging(table, methods, preset)
     shown = damage if complete else damage[:1]
     worst, arrays = attack_rows(inputs, methods, table, shown, found.best)
@@ -396,12 +394,13 @@ def _card(
     correct = table.of(method=MODEL, metric="correct")
     with torch.no_grad(), eval_mode(inputs.model):
         classes = inputs.model(inputs.rows(inputs.sample.index[:1])[0]).shape[1]
-    accuracy = accuracy_of(table) if inputs.labelled else None
-    if guessing := guessing_note(accuracy, classes):
+    concluded = conclusions(inputs, methods, table, found)
+    if guessing := guessing_note(concluded["accuracy"], classes):
         settings = settings | {"notes": [guessing, *settings["notes"]]}
     explained = "label" if inputs.labelled else "prediction"
     decided = asdict(preset) | {"seed": inputs.seed, "explained": explained}
     document: AuditCard = {
+        **concluded,
         "schema": SCHEMA,
         "kind": "audit",
         "title": f"{inputs.model_name} on {inputs.data_name}",
@@ -423,7 +422,22 @@ def _card(
         },
         "settings": settings | json.loads(json.dumps(decided, default=repr)),
         "complete": complete,
-        "accuracy": accuracy,
+        "certificates": (
+            card_certificates(inputs, table, methods, pictures=complete) if preset.certified_images else None
+        ),
+        "worst": worst,
+        "pictures": PICTURES if arrays else None,
+        "flags": flags,
+        "rerun": identity.rerun(inputs.model, command, time.monotonic() - started, inputs.seed),
+    }
+    return Card(cast(dict[str, Any], document), table.records, arrays, table)
+
+
+def conclusions(inputs: AuditInputs, methods: list[Method], table: Table, found: Judgement) -> Conclusions:
+    """The part of the card that follows from the table, which `verify` makes again."""
+    preset, names = inputs.preset, [method.name for method in methods]
+    return {
+        "accuracy": accuracy_of(table) if inputs.labelled else None,
         "verdict": found.verdict,
         "columns": card_columns(preset),
         "methods": [
@@ -446,15 +460,7 @@ def _card(
         },
         "plane": plane(found.points, found.chosen, preset),
         "bounds": promises(table.metrics(method=BOUNDS), preset.bound_sigma) if preset.bound_images else [],
-        "certificates": (
-            card_certificates(inputs, table, methods, pictures=complete) if preset.certified_images else None
-        ),
-        "worst": worst,
-        "pictures": PICTURES if arrays else None,
-        "flags": flags,
-        "rerun": identity.rerun(inputs.model, command, time.monotonic() - started, inputs.seed),
     }
-    return Card(cast(dict[str, Any], document), table.records, arrays, table)
 
 
 def every_plan(
