@@ -581,6 +581,13 @@ def test_what_the_numbers_cannot_tell_is_a_note() -> None:
     assert "No pixel is above 0.0039" in notes(x / 255, right)
 
 
+def test_copies_among_the_images_are_counted_in_a_note() -> None:
+    x, _ = small_images(4)
+    assert not any("copies" in note for note in engine._warnings(x, FEW))
+    notes = engine._warnings(torch.cat([x, x[1:2], x[1:3]]), FEW)
+    assert any(note.startswith("3 of 7 images are copies of others") for note in notes)
+
+
 def test_images_and_classes_have_their_names() -> None:
     x, y = small_images(2)
     names = [f"class of {i}" for i in range(CLASSES)]

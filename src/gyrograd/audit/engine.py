@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import tempfile
@@ -266,16 +267,35 @@ def shard_of(preset: Preset, shape: Sequence[int], at_once: int = 1) -> int:
 
 
 def _warnings(x: Tensor | Streamed, preset: Preset) -> list[str]:
-    n, brightest = len(x), 1.0 if isinstance(x, Streamed) else float(x.max())
-    dark = f"No pixel is above {brightest:.2g}: images look so if they were divided by 255 twice."
-    brief = "A search this short shows that a map moves, not that it holds: --preset quick searches longer."
+    n, found = len(x), []
+    if not isinstance(x, Streamed):
+        if (brightest := float(x.max())) < DARK:
+            found.append(
+                f"No pixel is above {brightest:.2g}: images look so if they were divided by 255 twice."
+            )
+        if copies := _copies(x):
+            found.append(
+                f"{copies} of {n} images are copies of others but count as new ones, so that intervals are too narrow "
+                "and maps look alike; leave them out."
+            )
+    if n < MIN_IMAGES_FOR_CI:
+        found.append(few_images_note(n))
+    elif preset.attacked_images < MIN_IMAGES_FOR_CI:
+        found.append(few_images_note(preset.attacked_images, "attacked image"))
+    if preset.is_brief:
+        found.append(
+            "A search this short shows that a map moves, not that it holds: --preset quick searches longer."
+        )
     return [
-        *([dark] if brightest < DARK else []),
-        *([few_images_note(n)] if n < MIN_IMAGES_FOR_CI else []),
-        *([brief] if preset.is_brief else []),
+        *found,
         f"No number under attack is a guarantee: the searches took {searched(preset)}, and longer ones (--steps) can "
         "move maps further.",
     ]
+
+
+def _copies(x: Tensor) -> int:
+    """The number of images that are equal to an earlier one."""
+    return len(x) - len({hashlib.sha256(image.numpy()).digest() for image in x.cpu().contiguous().float()})
 
 
 def _image_alone_note(table: Table, methods: Sequence[Method]) -> str | None:
