@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 import gyrograd as gg
 from gyrograd.audit.presets import PRESETS
@@ -102,8 +103,35 @@ def test_a_changed_card_is_found(folder, capsys):
         (lambda card: card["curves"]["eps"]["lines"][0]["y"][0].update(value=1.0), "curves over eps"),
         (lambda card: card.update(flags=[]), "does not say that saturated was raised"),
         (lambda card: card["methods"][0].update(passes=99), "99 passes and it takes 1"),
+        (lambda card: card["verdict"].update(grade="steady"), "the part 'verdict' of the card"),
+        (lambda card: card["verdict"].update(sentences=["All is well."]), "the part 'verdict' of the card"),
+        (lambda card: card["methods"][0].update(grade="steady"), "the part 'methods' of the card"),
+        (lambda card: card["columns"][0].update(detail="a longer search"), "the part 'columns' of the card"),
+        (lambda card: card["curves"]["insertion"]["lines"][0].update(y=[1, 1, 1]), "curves of insertion"),
+        (
+            lambda card: card["methods"][0]["columns"].update(
+                road={"value": 0.9, "low": 0.9, "high": 0.9, "n": 3}
+            ),
+            "'road' of gradient",
+        ),
+        (lambda card: card["data"].update(labelled=False), "the card's accuracy"),
+        (lambda card: card["data"].update(images=50_000), "50000 images and 3 were submitted"),
     ],
-    ids=["accuracy", "interval", "curve", "flags", "passes"],
+    ids=[
+        "accuracy",
+        "interval",
+        "curve",
+        "flags",
+        "passes",
+        "grade",
+        "sentences",
+        "grade of a method",
+        "search",
+        "insertion",
+        "another column",
+        "labels",
+        "images",
+    ],
 )
 def test_a_card_that_says_more_than_its_records_is_found(folder, change, why):
     changed_card(folder, change)
@@ -111,6 +139,17 @@ def test_a_card_that_says_more_than_its_records_is_found(folder, change, why):
     step, wrong = failure(folder)
     assert step == 3
     assert why in wrong
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_a_model_that_returns_probabilities_is_the_one_that_was_audited(tmp_path, monkeypatch):
+    layers = nn.Conv2d(3, 4, 5, stride=4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 7 * 7, 10), nn.Softmax(1)
+    script = tmp_path / "net.pt"
+    torch.jit.script(nn.Sequential(*layers).eval()).save(script)
+    monkeypatch.setitem(PRESETS, "quick", replace(TINY, curve=(), bound_images=0, attacked_images=1))
+    words = ["submit", str(script), "shapes", "--images", "2", "--size", "32", "--device", "cpu"]
+    assert main([*words, "--out", str(tmp_path / "net")]) == 0
+    assert failure(tmp_path / "net") is None
 
 
 def test_a_card_of_another_version_is_not_just_called_wrong(folder):

@@ -422,6 +422,19 @@ def test_a_map_that_ignores_the_model_is_flagged_and_not_recommended() -> None:
     assert "its flags say that it may not mean anything" in card.document["verdict"]["sentences"][0]
 
 
+def test_a_method_that_was_only_swept_is_not_recommended_in_place_of_a_flagged_one() -> None:
+    x, _ = small_images(3)
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(x[0].numel(), CLASSES)).double().eval()
+    preset = replace(FEW, sweep={"unigrad": (8 / 255,)}, bound_images=0)
+    document = audit(linear, x, [0, 0, 0], preset=preset).document
+    assert ("gradient", "same_map_everywhere") in {
+        (flag["where"], flag["name"]) for flag in document["flags"]
+    }
+    assert [point["method"] for point in document["plane"]["points"]] == ["gradient", "unigrad"]
+    assert document["plane"]["recommended"] is None
+    assert document["verdict"]["sentences"][-1].startswith("Nothing is recommended")
+
+
 def test_further_metrics_become_columns() -> None:
     x, y = small_images(4)
     names = ["rank_correlation", "center_dislocation", "max_sensitivity", "insertion"]
@@ -566,6 +579,13 @@ def test_what_the_numbers_cannot_tell_is_a_note() -> None:
     assert "Accuracy is not measurably above guessing (1 of 3 classes)" in notes(x, (right + 1) % CLASSES)
     assert "divided by 255 twice" not in notes(x, right)
     assert "No pixel is above 0.0039" in notes(x / 255, right)
+
+
+def test_copies_among_the_images_are_counted_in_a_note() -> None:
+    x, _ = small_images(4)
+    assert not any("copies" in note for note in engine._warnings(x, FEW))
+    notes = engine._warnings(torch.cat([x, x[1:2], x[1:3]]), FEW)
+    assert any(note.startswith("3 of 7 images are copies of others") for note in notes)
 
 
 def test_images_and_classes_have_their_names() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import gyrograd as gg
 from gyrograd.audit.engine import _inputs
-from gyrograd.audit.map_checks import map_check_plans, row_of
+from gyrograd.audit.map_checks import UNSHUFFLED, map_check_plans, row_of
 from gyrograd.audit.methods import Method
 from gyrograd.audit.sanity_checks import _of_maps
 from gyrograd.measurement import measure
@@ -40,6 +40,13 @@ def dark_is_constant(model: nn.Module, x: Tensor, target: Tensor, *, create_grap
     return torch.where(x.mean((1, 2, 3), keepdim=True) < 0.5, 1.0, GRADIENT(model, x, target))
 
 
+def peak(model: nn.Module, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:
+    """The largest pixel of the gradient, and nothing else."""
+    map = GRADIENT(model, x, target)
+    pixels = map.abs().sum((1,), keepdim=True)
+    return map * (pixels == pixels.amax((2, 3), keepdim=True))
+
+
 def dark_is_lost(model: nn.Module, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:
     """The edges, but NaN for images that are darker than most."""
     return torch.where(x.mean((1, 2, 3), keepdim=True) < 0.5, torch.nan, edges(model, x, target))
@@ -50,6 +57,7 @@ METHODS: dict[str, tuple[Attribution, set[str]]] = {
     "edges": (edges, {"ignores_model"}),
     "frame": (frame, {"same_map_everywhere", "ignores_model"}),
     "dark is constant": (dark_is_constant, {"constant_map", "ignores_model"}),
+    "peak": (peak, {"sparse_map"}),
     "dark is lost": (dark_is_lost, {"not_finite_map"}),
     "lrp": (gg.attribution("lrp", bias="keep"), {"relevance_lost"}),
 }
@@ -61,6 +69,7 @@ def flags_of_functions(attribution: Attribution, model: nn.Module, x: Tensor, y:
         sanity_checks.not_finite_maps(maps),
         sanity_checks.relevance_lost(model, attribution, x, y),
         sanity_checks.constant_maps(maps),
+        sanity_checks.sparse_maps(maps),
         sanity_checks.same_map_everywhere(maps),
         sanity_checks.ignores_model(model, attribution, x, y, maps=maps),
     ]
@@ -103,3 +112,17 @@ def test_the_map_of_one_image_is_compared_with_no_other() -> None:
     method = Method("frame", "frame", frame)
     table = measure(model, inputs.sample, map_check_plans(inputs, [method]))
     assert [flag.name for flag in _of_maps(table, method) if flag is not None] == ["ignores_model"]
+
+
+def test_a_model_without_weights_has_no_shuffled_copy_which_is_said() -> None:
+    net = small_net()
+
+    class BlackBox(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return net(x)
+
+    x, y = small_images(2)
+    card = gg.audit(BlackBox().eval(), x, y, preset=SMALL, methods=["gradient"], sweep={}, bound_images=0)
+    assert "ignores_model" not in {flag["name"] for flag in card.document["flags"]}
+    assert UNSHUFFLED in card.document["settings"]["notes"]
+    assert sanity_checks.ignores_model(BlackBox(), GRADIENT, x, y) is None

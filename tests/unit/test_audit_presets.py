@@ -160,10 +160,18 @@ def test_without_a_width_every_sentence_is_one_line(card: Card) -> None:
     assert set(card.document["verdict"]["sentences"]) <= set(lines)
 
 
-@pytest.mark.parametrize(("images", "said"), [(1, "1 image is few"), (9, "9 images are few"), (10, None)])
-def test_few_images_are_said_to_be_few(images: int, said: str | None) -> None:
+@pytest.mark.parametrize(
+    ("images", "attacked", "said"),
+    [
+        (1, 1, "1 image is few"),
+        (9, 4, "9 images are few"),
+        (10, 10, None),
+        (10, 9, "9 attacked images are few"),
+    ],
+)
+def test_few_images_are_said_to_be_few(images: int, attacked: int, said: str | None) -> None:
     x, y = small_images(images)
-    card = audit(small_net(), x, y, preset=ONE)
+    card = audit(small_net(), x, y, preset=replace(ONE, attacked_images=attacked))
     notes = [note for note in card.document["settings"]["notes"] if "few" in note]
     assert [note.partition(":")[0] for note in notes] == ([] if said is None else [said])
     assert (said is None) or said in card.summary()

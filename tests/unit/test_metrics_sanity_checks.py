@@ -92,6 +92,17 @@ def test_a_map_is_constant_by_its_own_size_whatever_that_is(scale):
     assert sanity_checks.is_constant(scale * maps).tolist() == [False, True]
 
 
+def test_maps_whose_top_is_filled_up_with_zeros_are_found():
+    maps = torch.zeros(2, 3, 4, 5)
+    maps[:, 1, :2, :2] = -1.0
+    assert sanity_checks.empty_top(maps, 5).tolist() == pytest.approx([0.2, 0.2])
+    assert sanity_checks.sparse_maps(maps, top_fraction=0.2) is None
+    flag = sanity_checks.sparse_maps(maps, top_fraction=0.25)
+    assert flag is not None
+    assert flag.measured == pytest.approx(0.2)
+    assert sanity_checks.sparse_maps(maps, top_fraction=0.25, share=0.3) is None
+
+
 def test_one_map_for_every_image_is_found():
     x, target = batch(4)
     model = net("residual")

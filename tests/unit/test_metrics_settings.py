@@ -50,6 +50,18 @@ def test_a_wrong_setting_is_refused(case, words):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("rps", "eps"), ("max_sensitivity", "eps"), ("local_lipschitz", "sigma"), ("model_lipschitz", "sigma")],
+)
+def test_noise_in_grey_levels_is_refused_for_images_alone(name, size):
+    x, target = batch(2)
+    with pytest.raises(UserError, match=f"pixels lie in .0, 1.; write {size}=8 / 255"):
+        gg.metric(name, draws=1, **{size: 8.0})(net("lenet"), gg.attribution("gradient"), x, target)
+    table = torch.nn.Linear(3, 2)
+    gg.metric(name, draws=1, **{size: 8.0})(table, gg.attribution("gradient"), torch.rand(2, 3), [0, 1])
+
+
 def test_a_square_that_does_not_fit_is_refused():
     x, target = batch(2)
     with pytest.raises(UserError, match="does not fit"):

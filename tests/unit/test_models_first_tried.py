@@ -226,3 +226,13 @@ def test_images_of_another_size_are_named_by_their_size():
     model = nn.Sequential(nn.Flatten(), nn.Linear(10, 5))
     with pytest.raises(UserError, match=r"cannot take images of 3 x 2 x 2 .*\(--size\)"):
         Gradient()(model, torch.rand(2, 3, 2, 2), torch.tensor([0, 1]))
+
+
+def test_inputs_of_another_kind_are_refused_in_a_sentence_after_a_model_was_tried() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * (SIDE - 2) ** 2, 5))
+    x, target = batch()
+    Gradient()(model, x, target)
+    with pytest.raises(UserError, match="cannot take float64 images"):
+        Gradient()(model, x.double(), target)
+    with pytest.raises(UserError, match="cannot take images of 3 x 5 x 5"):
+        Gradient()(model, x[..., 1:, 1:], target)

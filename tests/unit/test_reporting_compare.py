@@ -66,6 +66,16 @@ def test_pairs_give_the_paired_difference(found):
         assert each.change["n"] == 100
 
 
+def test_a_map_that_holds_still_for_a_reason_of_its_own_is_not_silently_better(two, tmp_path):
+    card = json.loads((two[1] / "card.json").read_text())
+    row = {"explanation": "", "raised_if": "", "what_to_do": "", "measured": 1.0}
+    names = ("ignores_model", "same_map_everywhere", "saturated")
+    card["flags"] = [{"name": name, "where": "gradient", **row} for name in names]
+    comparison = compare_audits(two[0], written(tmp_path / "b", card))
+    told = f"Flagged for {NAMES[1]}: gradient (ignores model, same map everywhere). "
+    assert any(note.startswith(told) for note in comparison.notes)
+
+
 NAMES = ("cifar10/lenet-ce", "cifar10/lenet-l2-cosine")
 
 

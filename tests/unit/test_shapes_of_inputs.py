@@ -240,6 +240,37 @@ def test_a_method_without_a_derivative_is_not_the_steadiest_of_a_table():
     assert next(m for m in card.document["methods"] if m["name"] == "constant")["grade"] == "shaky"
 
 
+def test_maps_of_features_that_mean_nothing_are_flagged_and_not_recommended():
+    def squares(model: nn.Module, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:
+        return x * x
+
+    def lost(model: nn.Module, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:
+        return x * torch.nan
+
+    x = torch.randn(6, 6, generator=torch.Generator().manual_seed(1))
+    methods = {"lost": lost, "squares": squares}
+    card = gg.audit(net_for((6,)).float(), x, methods=methods, steps=1, eps=0.01)
+    found = {(flag["where"], flag["name"]) for flag in card.document["flags"]}
+    assert {("lost", "not_finite_map"), ("squares", "ignores_model")} <= found
+    assert [method["grade"] for method in card.document["methods"]] == [None, "shaky"]
+    assert card.document["methods"][0]["columns"]["top_k_kept"] is None
+    told = card.summary()
+    assert "note: squares: ignores model. " in told
+    assert "note: 6 examples are few" in told
+    assert (
+        "Nothing is recommended"
+        in gg.audit(net_for((6,)).float(), x, methods={"squares": squares}, steps=1, eps=0.01).summary()
+    )
+    with pytest.raises(gg.UserError, match="ranks nothing"):
+        gg.audit(nn.Linear(1, 2), x[:, :1])
+
+
+def test_one_map_for_all_rows_of_a_table_is_no_flag_since_a_linear_model_has_one():
+    x, linear = drawn(6), nn.Linear(6, 3).double()
+    card = gg.audit(linear, x, [0, 0, 0], methods=["gradient"], steps=1)
+    assert card.document["flags"] == []
+
+
 def test_numbers_of_an_audit_of_features_are_those_of_metric_attack_and_noise():
     x = torch.randn(16, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     model, gradient, y = net_for((6,)), gg.attribution("gradient"), torch.arange(16) % 3

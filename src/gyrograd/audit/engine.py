@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import tempfile
@@ -26,7 +27,7 @@ from gyrograd.audit.certificates import (
 )
 from gyrograd.audit.features import FORMS, FeatureCard, audit_features
 from gyrograd.audit.growing import write_growing_page
-from gyrograd.audit.map_checks import map_check_plans
+from gyrograd.audit.map_checks import UNSHUFFLED, map_check_plans
 from gyrograd.audit.methods import Method, Methods, methods_of
 from gyrograd.audit.pictures import attack_rows, most_damaging
 from gyrograd.audit.plane import Choice, choice, own_setting, plane, plane_points
@@ -57,6 +58,7 @@ from gyrograd.measurement import Interrupted, Plan, Sample, Table, Workers, mean
 from gyrograd.measurement.clusters import workers_of
 from gyrograd.measurement.run import data_hash, model_hash
 from gyrograd.measurement.workers import ProcessesIfLong
+from gyrograd.metrics.sanity_checks import has_weights
 from gyrograd.models import logits_of
 from gyrograd.models.class_names import class_names, label_notes
 from gyrograd.models.opening import UNTRAINED, check_model
@@ -67,7 +69,7 @@ from gyrograd.numerics.statistics import MIN_IMAGES_FOR_CI, Stat, paired_differe
 from gyrograd.numerics.wording import eps_text, few_images_note
 from gyrograd.occupancy import exclusive_folder
 from gyrograd.registry import lookup
-from gyrograd.reporting.schema import SCHEMA, AuditCard, CardFlag, Verdict
+from gyrograd.reporting.schema import SCHEMA, AuditCard, CardFlag, Conclusions, Verdict
 from gyrograd.reporting.values import write_values
 from gyrograd.reporting.wording import counted_images
 from gyrograd.theory import Point
@@ -177,6 +179,7 @@ def audit(
         "left_out": left_out,
         "notes": [
             *dict.fromkeys([*notes, *inputs.notes, *model_notes(model)]),
+            *([] if has_weights(model) else [UNSHUFFLED]),
             *_warnings(inputs.sample.x, chosen),
         ],
     }
@@ -264,16 +267,35 @@ def shard_of(preset: Preset, shape: Sequence[int], at_once: int = 1) -> int:
 
 
 def _warnings(x: Tensor | Streamed, preset: Preset) -> list[str]:
-    n, brightest = len(x), 1.0 if isinstance(x, Streamed) else float(x.max())
-    dark = f"No pixel is above {brightest:.2g}: images look so if they were divided by 255 twice."
-    brief = "A search this short shows that a map moves, not that it holds: --preset quick searches longer."
+    n, found = len(x), []
+    if not isinstance(x, Streamed):
+        if (brightest := float(x.max())) < DARK:
+            found.append(
+                f"No pixel is above {brightest:.2g}: images look so if they were divided by 255 twice."
+            )
+        if copies := _copies(x):
+            found.append(
+                f"{copies} of {n} images are copies of others but count as new ones, so that intervals are too narrow "
+                "and maps look alike; leave them out."
+            )
+    if n < MIN_IMAGES_FOR_CI:
+        found.append(few_images_note(n))
+    elif preset.attacked_images < MIN_IMAGES_FOR_CI:
+        found.append(few_images_note(preset.attacked_images, "attacked image"))
+    if preset.is_brief:
+        found.append(
+            "A search this short shows that a map moves, not that it holds: --preset quick searches longer."
+        )
     return [
-        *([dark] if brightest < DARK else []),
-        *([few_images_note(n)] if n < MIN_IMAGES_FOR_CI else []),
-        *([brief] if preset.is_brief else []),
+        *found,
         f"No number under attack is a guarantee: the searches took {searched(preset)}, and longer ones (--steps) can "
         "move maps further.",
     ]
+
+
+def _copies(x: Tensor) -> int:
+    """The number of images that are equal to an earlier one."""
+    return len(x) - len({hashlib.sha256(image.numpy()).digest() for image in x.cpu().contiguous().float()})
 
 
 def _image_alone_note(table: Table, methods: Sequence[Method]) -> str | None:
@@ -326,11 +348,11 @@ class Judgement:
     chosen: Choice | None
 
 
-def _judgement(
-    inputs: AuditInputs, methods: list[Method], table: Table, flags: Sequence[CardFlag]
-) -> Judgement:
+def judge(inputs: AuditInputs, methods: list[Method], table: Table, flags: Sequence[CardFlag]) -> Judgement:
     """Grade every method, choose the one to use, and write the verdict."""
     preset, first, hollow = inputs.preset, methods[0], suspects(flags)
+    # A method that is only swept has no flags, because its maps were not checked.
+    unchecked = set(preset.sweep) - {method.name for method in methods}
     columns = {method.name: method_stats(inputs, table, method.name) for method in methods}
     placed = plane_points(table, methods, sweep_points(inputs, methods), preset)
     own = {(m.name, own_setting(m)): columns[m.name] for m in methods}
@@ -339,7 +361,7 @@ def _judgement(
     yardstick = STEADY if has_radius(preset) else "top_k_kept" if "auto" in preset.attacks else None
     held = {key: stats[yardstick] for key, stats in own.items()} if yardstick else {}
     faithful = {key: mean_over(table.curve(method=key[0], metric="insertion")) for key in own}
-    chosen = choice(placed, first, hollow, passes, held, faithful, by_radius=yardstick == STEADY)
+    chosen = choice(placed, first, hollow | unchecked, passes, held, faithful, by_radius=yardstick == STEADY)
     best = next((method for method in methods if chosen and chosen.point.method == method.name), None)
     judged = best if best is not None and chosen is not None and chosen.held is not None else first
     # The share of the chosen map that an attack leaves, if it was attacked.
@@ -375,11 +397,11 @@ def _card(
     complete: bool = True,
 ) -> Card:
     """The card of a table. The card of an unfinished run has one picture and no flags, which are of all images."""
-    preset, names = inputs.preset, [method.name for method in methods]
+    preset = inputs.preset
     flags: list[CardFlag] = []
     if complete:
         flags = audit_flags(inputs, table, methods) + challenges(table, methods, preset)
-    found = _judgement(inputs, methods, table, flags)
+    found = judge(inputs, methods, table, flags)
     damage = most_damaging(table, methods, preset)
     shown = damage if complete else damage[:1]
     worst, arrays = attack_rows(inputs, methods, table, shown, found.best)
@@ -392,12 +414,13 @@ def _card(
     correct = table.of(method=MODEL, metric="correct")
     with torch.no_grad(), eval_mode(inputs.model):
         classes = inputs.model(inputs.rows(inputs.sample.index[:1])[0]).shape[1]
-    accuracy = accuracy_of(table) if inputs.labelled else None
-    if guessing := guessing_note(accuracy, classes):
+    concluded = conclusions(inputs, methods, table, found)
+    if guessing := guessing_note(concluded["accuracy"], classes):
         settings = settings | {"notes": [guessing, *settings["notes"]]}
     explained = "label" if inputs.labelled else "prediction"
     decided = asdict(preset) | {"seed": inputs.seed, "explained": explained}
     document: AuditCard = {
+        **concluded,
         "schema": SCHEMA,
         "kind": "audit",
         "title": f"{inputs.model_name} on {inputs.data_name}",
@@ -419,7 +442,22 @@ def _card(
         },
         "settings": settings | json.loads(json.dumps(decided, default=repr)),
         "complete": complete,
-        "accuracy": accuracy,
+        "certificates": (
+            card_certificates(inputs, table, methods, pictures=complete) if preset.certified_images else None
+        ),
+        "worst": worst,
+        "pictures": PICTURES if arrays else None,
+        "flags": flags,
+        "rerun": identity.rerun(inputs.model, command, time.monotonic() - started, inputs.seed),
+    }
+    return Card(cast(dict[str, Any], document), table.records, arrays, table)
+
+
+def conclusions(inputs: AuditInputs, methods: list[Method], table: Table, found: Judgement) -> Conclusions:
+    """The part of the card that follows from the table, which `verify` makes again."""
+    preset, names = inputs.preset, [method.name for method in methods]
+    return {
+        "accuracy": accuracy_of(table) if inputs.labelled else None,
         "verdict": found.verdict,
         "columns": card_columns(preset),
         "methods": [
@@ -442,15 +480,7 @@ def _card(
         },
         "plane": plane(found.points, found.chosen, preset),
         "bounds": promises(table.metrics(method=BOUNDS), preset.bound_sigma) if preset.bound_images else [],
-        "certificates": (
-            card_certificates(inputs, table, methods, pictures=complete) if preset.certified_images else None
-        ),
-        "worst": worst,
-        "pictures": PICTURES if arrays else None,
-        "flags": flags,
-        "rerun": identity.rerun(inputs.model, command, time.monotonic() - started, inputs.seed),
     }
-    return Card(cast(dict[str, Any], document), table.records, arrays, table)
 
 
 def every_plan(

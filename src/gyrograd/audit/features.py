@@ -23,9 +23,11 @@ from gyrograd import records as disk
 from gyrograd.attributions import predict
 from gyrograd.audit import identity
 from gyrograd.audit.card import Card
+from gyrograd.audit.map_checks import UNSHUFFLED, MapChecks, plans_of
 from gyrograd.audit.methods import Method, Methods, methods_of
-from gyrograd.audit.plans import MODEL, NOISE
+from gyrograd.audit.plans import MODEL, NOISE, self_checks
 from gyrograd.audit.presets import Preset
+from gyrograd.audit.sanity_checks import challenges, map_flags, suspects
 from gyrograd.audit.table import accuracy_of, stat, steady_radius, worst
 from gyrograd.audit.verdict import OPENINGS, grade_of, guessing_note
 from gyrograd.errors import UserError, check_name, did_you_mean
@@ -46,6 +48,7 @@ from gyrograd.measurement import (
 )
 from gyrograd.measurement.clusters import workers_of
 from gyrograd.metrics.passes import logits_in_parts
+from gyrograd.metrics.sanity_checks import has_weights
 from gyrograd.models import Standardized, logits_of
 from gyrograd.models.opening import check_model
 from gyrograd.models.opening import notes as model_notes
@@ -57,11 +60,10 @@ from gyrograd.numerics.checks import (
     class_indices,
     try_model,
 )
-from gyrograd.numerics.maps import top_k_mask
 from gyrograd.numerics.modes import eval_mode
-from gyrograd.numerics.similarity import cosine
-from gyrograd.numerics.statistics import Stat
-from gyrograd.numerics.wording import interval_text
+from gyrograd.numerics.similarity import cosine, top_k_overlap
+from gyrograd.numerics.statistics import MIN_IMAGES_FOR_CI, Stat
+from gyrograd.numerics.wording import few_images_note, interval_text
 from gyrograd.occupancy import exclusive_folder
 from gyrograd.reporting.features import COLUMNS, cells, feature_page
 from gyrograd.reporting.values import write_values
@@ -200,19 +202,25 @@ def audit_features(
         )
         for method in tried
     }
+    checks = MapChecks(sample, sample.index[: depth.flag_images], seed, top, "none")
     place = None if out is None else Path(out)
     who = workers_of(None if workers == "auto" else workers, cluster, place)
     with nullcontext() if place is None else exclusive_folder(place):
         table = measure(
             standard,
             sample,
-            feature_plans(tried, searches, top, seed),
+            feature_plans(tried, searches, top, seed) + plans_of(checks, tried),
             place,
             fresh=fresh,
             what="auditing",
             workers=who,
         )
         accuracy = accuracy_of(table) if labels is not None else None
+        flags = map_flags(table, tried, depth) + challenges(table, tried, depth)
+        if x.dim() == 2:
+            # A column of a table means the same in every row: a linear model rightly has one map for all.
+            flags = [flag for flag in flags if flag["name"] != "same_map_everywhere"]
+        labels_of = {method.name: method.label for method in tried}
         settings = {
             "preset": preset,
             "eps": eps,
@@ -226,19 +234,30 @@ def audit_features(
             "notes": [
                 *dict.fromkeys([*notes, *model_notes(standard)]),
                 *([guessing] if (guessing := guessing_note(accuracy, count)) else []),
+                *([few_images_note(len(x), "example")] if len(x) < MIN_IMAGES_FOR_CI else []),
+                *([] if has_weights(standard) else [UNSHUFFLED]),
                 *_still(standard, names),
+                *(
+                    f"{labels_of[flag['where'] or '']}: {flag['name'].replace('_', ' ')}. {flag['explanation']}"
+                    for flag in flags
+                ),
                 NO_GUARANTEE,
             ],
         }
         values = {method.name: _method_columns(table, method.name, eps) for method in tried}
-        rows = [_row(table, method, values[method.name], settings) for method in tried]
+        doubtful = suspects(flags)
+        rows = [
+            _row(table, method, values[method.name], settings, suspect=method.name in doubtful)
+            for method in tried
+        ]
         document = {
             **_facts(standard, sample, labels is not None, names, classes),
             "title": f"{model_name or identity.model_name(model)} on {data_name or f'{len(x)} examples'}",
             "settings": settings,
             "accuracy": accuracy,
-            "verdict": _verdict(rows, {each.name for each in tried if each.by_transfer}, settings),
+            "verdict": _verdict(rows, doubtful, settings),
             "methods": rows,
+            "flags": flags,
             "rerun": identity.rerun(model, command, time.monotonic() - started, seed),
         }
         examples = _most_damaged(standard, sample, table, tried, searches, eps, seed)
@@ -263,6 +282,8 @@ def _check_asked(x: Inputs, eps: float, features: Sequence[str] | None, of_image
     check_inputs(x)
     if not 0 < eps < 100:
         raise UserError(f"eps is {eps}; give a radius in standard deviations of the features, such as 0.1.")
+    if x[0].numel() < 2:
+        raise UserError("A map of one number ranks nothing; give inputs of two features or more.")
     if len(x) < 2:
         raise UserError("Standard deviations of the features need several examples; give two or more.")
     if features is not None and (x.dim() != 2 or len(features) != x[0].numel()):
@@ -306,6 +327,7 @@ def feature_plans(
         Metric("cosine", lambda at: cosine(at.attack.map_clean, at.attack.map), "attacked"),
         Metric("kept", partial(share_kept, top), "attacked", {"top": top}),
         Metric("prediction_kept", lambda at: at.attack.prediction_kept, "attacked"),
+        Metric("self_checks", self_checks, "attacked"),
         Metric("share", lambda at: shares(at.map), "attacked"),
     )
     drawn = noise((eps,), images=search.images)
@@ -319,8 +341,8 @@ def feature_plans(
 
 def share_kept(top: int, at: Look) -> Tensor:
     """Share of the clean map's top that is in the top of the attacked map."""
-    before, after = (top_k_mask(map.abs().flatten(1), top) for map in (at.attack.map_clean, at.attack.map))
-    return (before & after).sum(1).double() / top
+    clean, moved = (map.flatten(1).double() for map in (at.attack.map_clean, at.attack.map))
+    return top_k_overlap(clean, moved, top)
 
 
 def shares(map: Tensor) -> Tensor:
@@ -386,7 +408,12 @@ def _facts(
 
 
 def _row(
-    table: Table, method: Method, columns: Mapping[str, Column], settings: Mapping[str, Any]
+    table: Table,
+    method: Method,
+    columns: Mapping[str, Column],
+    settings: Mapping[str, Any],
+    *,
+    suspect: bool,
 ) -> dict[str, Any]:
     """The card's entry of a method."""
     radii, name = settings["radii"], method.name
@@ -408,7 +435,7 @@ def _row(
         "notes": list(method.notes),
         "columns": stats
         | {"steady_radius": steady_radius(kept, [r / 255 for r in radii])},  # its unit is 1/255
-        "grade": grade_of(stats, suspect=method.by_transfer),
+        "grade": grade_of(stats, suspect=suspect),
         "attacked": len(examples),
         "share": [mean(column, column) for column in clean],
         "share_attacked": [mean(*pair) for pair in zip(moved, clean, strict=True)],
@@ -427,17 +454,18 @@ def _still(standard: Standardized, names: Sequence[str] | None) -> list[str]:
 
 
 def _verdict(
-    rows: Sequence[Mapping[str, Any]], by_transfer: Collection[str], settings: Mapping[str, Any]
+    rows: Sequence[Mapping[str, Any]], doubtful: Collection[str], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The grade of the steadiest method, and sentences about it.
 
-    Methods attacked by transfer are not compared with the others, unless there are no others.
+    Doubtful methods, whose flags name another cause of steadiness, are not compared with the others unless there are no
+    others, and none of them is recommended.
     """
 
     def share(row: Mapping[str, Any], key: str) -> str:
         return interval_text(row["columns"][key], ".0f", scale=100, unit=" %")
 
-    followed = [row for row in rows if row["name"] not in by_transfer] or rows
+    followed = [row for row in rows if row["name"] not in doubtful] or rows
     first, best = (
         rows[0],
         max(followed, key=lambda row: (row["columns"]["top_k_kept"] or {"value": -1.0})["value"]),
@@ -452,7 +480,9 @@ def _verdict(
         f"unchanged, {best['label']}, the steadiest map measured, keeps {share(best, 'top_k_kept')} of its top "
         f"{settings['top']}; noise of that size leaves {share(best, 'noise_kept')}."
     ]
-    if first["name"] != best["name"] and first["grade"] is not None:
+    if best["name"] in doubtful:
+        sentences.append("Nothing is recommended: every method is flagged (see the notes).")
+    elif first["name"] != best["name"] and first["grade"] is not None:
         sentences.append(f"Use {best['label']}: {first['label']} keeps {share(first, 'top_k_kept')}.")
     return {"grade": best["grade"], "sentences": sentences}
 

@@ -110,7 +110,7 @@ def choice(
     methods on all images, as in the card's table; the plane may use fewer.
 
     Within a method the most faithful width is the choice of tan2023 Theorem 5.2; across methods it is in the Pareto
-    set. `suspects` (methods whose maps ignore the model or the image) are trivially steady and never recommended.
+    set. `suspects` (methods whose maps ignore the model or the image, or were not checked) are never recommended.
     """
     known = [point for point in placed if point.method not in suspects]
     own = (first.name, own_setting(first))

@@ -296,7 +296,7 @@ def _method_metrics(inputs: AuditInputs, method: Method, game: InsertionCurve) -
             "attacked",
             {"ratios": preset.ratios, "eps": preset.eps},
         ),
-        Metric("self_checks", partial(_self_checks, remember), "attacked"),
+        Metric("self_checks", partial(self_checks, remember=remember), "attacked"),
         *(registered(name, max_batch=most) for name in preset.metrics),
     )
 
@@ -316,7 +316,7 @@ def _adversarial_insertion(game: InsertionCurve, eps: float, at: Look) -> Tensor
     return _pixel_curve(game, at).mean(1)
 
 
-def _self_checks(remember: Callable[[Look], None] | None, at: Look) -> dict[str, Tensor]:
+def self_checks(at: Look, remember: Callable[[Look], None] | None = None) -> dict[str, Tensor]:
     """Columns of `auto`'s self-checks: images on which a challenger won, or the search was misled."""
     hit = at.attack
     if remember is not None:

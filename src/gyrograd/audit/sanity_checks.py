@@ -45,6 +45,7 @@ REMEDIES = {
     "relevance_lost": "Compare with the variant that loses none: --methods 'lrp(variant=conserving)'.",
     "same_map_everywhere": "Look at the maps of several classes; use another method (--methods) if they are all alike.",
     "constant_map": "Look at the maps; use another method (--methods).",
+    "sparse_map": "Go by the cosines, or use another method (--methods).",
     "calm_but_empty": "Use another method (--methods): this one holds still without ranking pixels better than chance.",
     "ignores_model": "Use another method (--methods), or quote this similarity beside every number of this one.",
     "saturated": "Compare methods by the top pixels kept, which do not depend on probabilities.",
@@ -79,15 +80,19 @@ def audit_flags(inputs: AuditInputs, table: Table, methods: Sequence[Method]) ->
     ]
     for method in methods:
         flags = [*_of_maps(table, method), *_of_numbers(inputs, table, method)]
-        if method.by_transfer:
-            flags.append(BY_TRANSFER_ALONE)
         found += [(method.name, flag) for flag in flags]
     preset = inputs.preset
     return [_row(where, flag.name, flag, flag.measured, preset) for where, flag in found if flag is not None]
 
 
+def map_flags(table: Table, methods: Sequence[Method], preset: Preset) -> list[CardFlag]:
+    """The raised flags of the maps alone."""
+    found = [(method.name, flag) for method in methods for flag in _of_maps(table, method)]
+    return [_row(where, flag.name, flag, flag.measured, preset) for where, flag in found if flag is not None]
+
+
 def _of_maps(table: Table, method: Method) -> list[Flag | None]:
-    """Flags of the maps, from the columns of `MapChecks`."""
+    """Flags of the maps, from the columns of `MapChecks` and from whether attacks could follow them."""
     columns = table.metrics(method=row_of(method.name))
     # A record has no value where a NaN was measured.
     values = {
@@ -99,8 +104,10 @@ def _of_maps(table: Table, method: Method) -> list[Flag | None]:
         sanity_checks.not_finite_flag(values["not_finite"]),
         sanity_checks.relevance_flag(values["relevance"]) if "relevance" in values else None,
         sanity_checks.constant_flag(values["constant"]),
+        sanity_checks.sparse_flag(values["empty_top"]) if "empty_top" in values else None,
         sanity_checks.same_map_flag(float(values["cosines_with_earlier"].sum()) / pairs) if pairs else None,
         sanity_checks.ignores_model_flag(values["twin_cosine"]),
+        BY_TRANSFER_ALONE if method.by_transfer else None,
     ]
 
 

@@ -5,7 +5,7 @@ catches what the previous ones cannot:
 
 1. every file is the one that was submitted (sha256);
 2. model and images match the hashes on the card;
-3. the card's numbers and flags follow from the records;
+3. the card's numbers, flags, verdict and curves follow from the records;
 4. the records of a few images, chosen by a seed, are measured again.
 
 A changed card with a new sha256 fails step 3; changed weights with new hashes fail step 4, and so do invented records,
@@ -30,19 +30,20 @@ from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from gyrograd.audit.engine import every_plan, method_stats, rows_per_pass
+from gyrograd.audit.engine import conclusions, every_plan, judge, rows_per_pass
 from gyrograd.audit.map_checks import map_check_plans
 from gyrograd.audit.methods import Method, methods_of
 from gyrograd.audit.plans import MODEL, AuditInputs
 from gyrograd.audit.presets import OLD_FIELDS, Preset
 from gyrograd.audit.sanity_checks import audit_flags, challenges
-from gyrograd.audit.table import accuracy_of, eps_curves
+from gyrograd.audit.verdict import NOT_JUDGED
 from gyrograd.errors import UserError, check_schema
 from gyrograd.measurement import Plan, Sample, Table, measure
 from gyrograd.measurement.run import data_hash, model_hash
 from gyrograd.models import save, spec_of
-from gyrograd.models.opening import open_model, resolve_device
+from gyrograd.models.opening import check_model, open_model, resolve_device
 from gyrograd.numerics import random
+from gyrograd.numerics.checks import TRIAL_ROWS
 from gyrograd.records import JsonObject, read_json, replace_file, write_text
 from gyrograd.renames import with_new_names
 from gyrograd.reporting.leaderboard import SUBMISSION
@@ -181,6 +182,8 @@ def verify(folder: Path, *, sample: int = 4, seed: int = 0, device: str = "auto"
     _refuse_precision(folder, card)
     x, target, index = read_images(folder / IMAGES)
     model = _open_submitted_model(folder, document["model"], device)
+    # As the audit did, which explains the logarithm of probabilities.
+    model = check_model(model, x[:TRIAL_ROWS].to(next(model.parameters(), x)))
     wrong = None
     if model_hash(model) != card["model"]["sha256"]:
         wrong = "the model is not the one the card speaks of (its weights have another hash)"
@@ -192,7 +195,7 @@ def verify(folder: Path, *, sample: int = 4, seed: int = 0, device: str = "auto"
     inputs, methods = _inputs(model, Sample(x, target, index), card)
     table = _table_of_records(folder, inputs, methods)
     wrong = next(_card_differences(card, inputs, methods, table), None)
-    yield _with_version(Check("the card's numbers and flags follow from its records", wrong), card)
+    yield _with_version(Check("the card's numbers, flags and verdict follow from its records", wrong), card)
     if wrong:
         return
     drawn = _choose_images(inputs, sample, seed)
@@ -349,40 +352,43 @@ def _card_differences(
     card: Mapping[str, Any], inputs: AuditInputs, methods: list[Method], table: Table
 ) -> Iterator[str]:
     """One sentence per difference between the card and its records."""
-    preset = inputs.preset
-    if inputs.labelled and _differ(card["accuracy"], accuracy_of(table)):
+    raised = audit_flags(inputs, table, methods) + challenges(table, methods, inputs.preset)
+    found = conclusions(inputs, methods, table, judge(inputs, methods, table, raised))
+    expected: JsonObject = json.loads(json.dumps(found))
+    if not _alike(card["accuracy"], expected["accuracy"]):
         yield "the card's accuracy is not that of its records"
-    for method, row in zip(methods, card["methods"], strict=True):
-        for key, found in method_stats(inputs, table, method.name).items():
-            if _differ(row["columns"].get(key), found):
-                yield f"the card's '{key}' of {method.name} is not that of its records"
-        if row["passes"] is not None and row["passes"] != method.passes:
-            yield f"the card gives {method.name} {row['passes']} passes and it takes {method.passes}"
-    lines = eps_curves(table, [method.name for method in methods], preset)["lines"]
-    shown = ((card["curves"] or {}).get("eps") or {}).get("lines") or []
-    pairs = list(zip(shown, lines, strict=False))
-    if len(shown) != len(lines) or any(
-        a["x"] != b["x"] or any(map(_differ, a["y"], b["y"])) or a["method"] != b["method"] for a, b in pairs
-    ):
-        yield "the card's curves over eps are not those of its records"
-    raised = audit_flags(inputs, table, methods) + challenges(table, methods, preset)
+    for one, row in zip(expected["methods"], card["methods"], strict=True):
+        for key in {**one["columns"], **row["columns"]}:
+            if not _alike(row["columns"].get(key), one["columns"].get(key)):
+                yield f"the card's '{key}' of {one['name']} is not that of its records"
+        if row["passes"] is not None and row["passes"] != one["passes"]:
+            yield f"the card gives {one['name']} {row['passes']} passes and it takes {one['passes']}"
     recorded = {(flag["name"], flag["where"]) for flag in card["flags"] or ()}
     for flag in raised:
         if (flag["name"], flag["where"]) not in recorded:
             yield f"the card does not say that {flag['name'].replace('_', ' ')} was raised for {flag['where']}"
+    curves: Mapping[str, Any] = card["curves"] or {}
+    for name, drawn in expected["curves"].items():
+        if not _alike(curves.get(name), drawn):
+            yield f"the card's curves {'over eps' if name == 'eps' else f'of {name}'} are not those of its records"
+    # A checkpoint does not say that its weights are random, so what is not judged may stay so.
+    judged = card["verdict"]["sentences"] != NOT_JUDGED
+    for key, value in expected.items():
+        if (judged or key not in {"verdict", "methods", "plane"}) and not _alike(card[key], value):
+            yield f"the part '{key}' of the card is not what follows from its records"
+    if card["data"]["images"] != len(inputs.sample.index):
+        yield f"the card speaks of {card['data']['images']} images and {len(inputs.sample.index)} were submitted"
 
 
-def _differ(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> bool:
-    """True if two numbers with intervals differ."""
-    if a is None or b is None:
-        return (a or {}).get("value") is not None or (b or {}).get("value") is not None
-    pairs = [(a.get(key), b.get(key)) for key in ("value", "low", "high", "n")]
-    return any(
-        one is not other
-        if one is None or other is None
-        else not math.isclose(one, other, rel_tol=SAME, abs_tol=SAME)
-        for one, other in pairs
-    )
+def _alike(one: Any, other: Any) -> bool:
+    """True if two parts of a card are the same but for the rounding of averages."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return all(_alike(one.get(key), other.get(key)) for key in {*one, *other})
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return math.isclose(one, other, rel_tol=SAME, abs_tol=SAME)
+    return bool(one == other)
 
 
 def _choose_images(inputs: AuditInputs, count: int, seed: int) -> list[int]:

@@ -26,6 +26,7 @@ class UniformNoise:
         check_size("eps", self.eps, "8 / 255")
 
     def __call__(self, x: Inputs, keys: random.Keys, draw: int) -> Inputs:
+        check_pixel_size("eps", self.eps, x)
         # One stream per draw: the first draws stay the same if more are asked for.
         noise = random.uniform(keys, tuple(x.shape[1:]), stream=draw, dtype=x.dtype)
         return _clip(x + (2 * noise - 1) * self.eps, self.clip)
@@ -42,6 +43,7 @@ class GaussianNoise:
         check_size("sigma", self.sigma, "0.03")
 
     def __call__(self, x: Inputs, keys: random.Keys, draw: int) -> Inputs:
+        check_pixel_size("sigma", self.sigma, x)
         noise = random.normal(keys, tuple(x.shape[1:]), stream=draw, dtype=x.dtype)
         return _clip(x + noise * self.sigma, self.clip)
 
@@ -58,6 +60,12 @@ def check_size(name: str, value: float, usual: str) -> None:
     """Refuse noise of no size: every map would look stable."""
     if not (math.isfinite(value) and value > 0):
         raise UserError(f"{name} is {value}; give the noise a size above 0 in pixel units, such as {usual}.")
+
+
+def check_pixel_size(name: str, value: float, x: Inputs) -> None:
+    """Refuse noise larger than the range of pixels, such as 8 for 8 / 255; features may have any range."""
+    if x.dim() == 4 and value > 1:
+        raise UserError(f"{name} is {value:g} and pixels lie in [0, 1]; write {name}={value:g} / 255.")
 
 
 def _clip(x: Tensor, clip: bool) -> Tensor:

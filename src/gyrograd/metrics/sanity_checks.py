@@ -89,6 +89,32 @@ def is_constant(maps: Inputs, tolerance: float = 1e-3) -> Flags:
     return pixels.amax(1) - pixels.amin(1) <= tolerance * pixels.amax(1)
 
 
+def sparse_maps(maps: Inputs, *, top_fraction: float = 0.1, share: float = 0.1) -> Flag | None:
+    """Flag maps with fewer pixels above zero than are counted as the top."""
+    k = max(1, round(top_fraction * maps[0, 0].numel()))
+    return sparse_flag(empty_top(maps, k), share=share)
+
+
+def sparse_flag(empty: PerExample, *, share: float = 0.1) -> Flag | None:
+    """`sparse_maps` by `empty_top` of each map."""
+    part = float(empty.mean())
+    return _flag_if(
+        part > share,
+        "sparse_map",
+        f"on average more than {share:.0%} of a map's top pixels are zero",
+        "The map names fewer pixels than are counted, and the order of the image chooses the rest, which therefore "
+        "stay under noise and attack.",
+        "Report the cosine, or count fewer pixels.",
+        part,
+    )
+
+
+def empty_top(maps: Inputs, k: int) -> PerExample:
+    """Share of the k largest pixels of each reduced map that are zero."""
+    named = reduce_map(maps, "abs_sum").flatten(1).ne(0).sum(1)
+    return (1 - named.to(maps.dtype) / k).clamp(min=0)
+
+
 def same_map_everywhere(maps: Inputs, *, limit: float = 0.95) -> Flag | None:
     """Flag maps that are the same for different images (joo2023's degenerate attributions: always the edges)."""
     if len(maps) < 2:
@@ -138,8 +164,11 @@ def ignores_model(
 ) -> Flag | None:
     """Flag maps that stay the same if the model's weights are shuffled (Adebayo et al. 2018).
 
-    maps, twin: the maps of the model and its copy with shuffled weights, if they are known.
+    maps, twin: the maps of the model and its copy with shuffled weights, if they are known. None for a model without
+    weights, which has no such copy.
     """
+    if twin is None and not has_weights(model):
+        return None
     maps = attribution(model, x, target).detach() if maps is None else maps
     other = attribution(shuffle_weights(model, seed) if twin is None else twin, x, target).detach()
     return ignores_model_flag(cosine(reduce_map(maps, "abs_sum"), reduce_map(other, "abs_sum")), limit=limit)
@@ -156,6 +185,11 @@ def ignores_model_flag(cosines: PerExample, *, limit: float = 0.9) -> Flag | Non
         "Use another attribution, or quote this similarity beside every number of this one.",
         alike,
     )
+
+
+def has_weights(model: Model) -> bool:
+    """True if the model has parameters; a frozen script or a wrapped black box has none."""
+    return next(model.parameters(), None) is not None
 
 
 def shuffle_weights(model: Model, seed: int = 0) -> Model:
@@ -406,6 +440,7 @@ def raised_flags(
         not_finite_maps(maps),
         saturation_flag(model, x, target),
         constant_maps(maps),
+        sparse_maps(maps),
         same_map_everywhere(maps) if len(x) > 1 else None,
         ignores_model(model, attribution, x, target, seed=seed, maps=maps),
         zero_derivative(model, attribution, x, target) if differentiable else None,

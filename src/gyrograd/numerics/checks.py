@@ -7,7 +7,7 @@ recorded values cannot be read; the same step ran before the recording, and was 
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 import torch
@@ -23,8 +23,8 @@ _ROUNDING = 1e-5
 TRIAL_ROWS = 8
 """Most examples a new model is tried on: more than one, for models that normalise by the batch."""
 
-_TRIED: WeakSet[nn.Module] = WeakSet()
-"""Models that `try_model` has seen."""
+_TRIED: WeakKeyDictionary[nn.Module, set[tuple[torch.dtype, torch.Size]]] = WeakKeyDictionary()
+"""Models that `try_model` has seen, with the kinds of inputs: another size or dtype may not fit."""
 _CHANGING: WeakSet[nn.Module] = WeakSet()
 """Those of them that gave two answers to the same images."""
 
@@ -207,8 +207,8 @@ def try_model(model: Model, x: Inputs) -> None:
     A model that writes into its input would be explained at another point than x, and would change the caller's
     tensor. One that gives two answers is noted for `answers_change`.
     """
-    innermost = _innermost(model)
-    if innermost in _TRIED or is_being_recorded(x):
+    innermost, kind = _innermost(model), (x.dtype, x.shape[1:])
+    if kind in _TRIED.get(innermost, ()) or is_being_recorded(x):
         return
     few = x[:TRIAL_ROWS].detach().clone()  # a copy, because the model may write into it
     seen = [(few, few.clone())]
@@ -241,7 +241,7 @@ def try_model(model: Model, x: Inputs) -> None:
     logits = check_logits(out, few)
     if change_of(logits, check_logits(again, few)) > rounding_of_calls(logits):
         _CHANGING.add(innermost)
-    _TRIED.add(innermost)
+    _TRIED.setdefault(innermost, set()).add(kind)
 
 
 def answers_change(model: Model) -> bool:

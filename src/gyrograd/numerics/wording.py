@@ -79,10 +79,10 @@ def radius_text(stat: Mapping[str, Any] | None, largest: float) -> str:
     return f"{text} (the largest tried)" if reached else text
 
 
-def few_images_note(n: int) -> str:
-    """Says that intervals over n images, fewer than `MIN_IMAGES_FOR_CI`, are not to be relied on."""
+def few_images_note(n: int, what: str = "image") -> str:
+    """Says that intervals over n images (or `what`), fewer than `MIN_IMAGES_FOR_CI`, are not to be relied on."""
     return (
-        f"{n} image{'s are' if n > 1 else ' is'} few: intervals over fewer than {MIN_IMAGES_FOR_CI} are too narrow to "
+        f"{n} {what}{'s are' if n > 1 else ' is'} few: intervals over fewer than {MIN_IMAGES_FOR_CI} are too narrow to "
         "go by."
     )
 

@@ -20,7 +20,16 @@ from gyrograd.records import JsonObject
 from gyrograd.reporting.charts import change_chart
 from gyrograd.reporting.page import render_template
 from gyrograd.reporting.pictures import load_arrays
-from gyrograd.reporting.schema import AuditCard, CardColumn, attack_radii, card_path, read_card, version_of
+from gyrograd.reporting.schema import (
+    HOLLOW,
+    MASKED,
+    AuditCard,
+    CardColumn,
+    attack_radii,
+    card_path,
+    read_card,
+    version_of,
+)
 from gyrograd.reporting.showcase import Showcase, two_models
 from gyrograd.reporting.table import GROUPS
 from gyrograd.reporting.values import Column, StoredValues, read_values, values_behind
@@ -319,6 +328,17 @@ def _notes(a: ComparedAudit, b: ComparedAudit, changes: Sequence[Change]) -> lis
     notes = [
         f"The audit of {each.name} was interrupted." for each in (a, b) if each.card["complete"] is False
     ]
+    for each in (a, b):
+        doubts: dict[str, list[str]] = {}
+        for flag in each.card["flags"] or ():
+            if flag["name"] in HOLLOW | MASKED:
+                doubts.setdefault(flag["where"] or "", []).append(flag["name"].replace("_", " "))
+        if doubts:
+            listed = "; ".join(f"{where} ({', '.join(names)})" for where, names in doubts.items())
+            notes.append(
+                f"Flagged for {each.name}: {listed}. Such a map holds still, or seems to, for a reason of its own: its "
+                "numbers do not show that it is better."
+            )
     if not same_data(a.card, b.card):
         notes.append(
             f"{a.name} was measured on {a.data} and {b.name} on {b.data}: a difference may come from the images, not "

@@ -20,7 +20,7 @@ LARGEST = 1e100
 """Largest number on a card: bounds of theorems can be huge, measurements cannot."""
 
 
-HOLLOW = {"ignores_model", "same_map_everywhere", "constant_map", "calm_but_empty"}
+HOLLOW = {"ignores_model", "same_map_everywhere", "constant_map", "sparse_map", "calm_but_empty"}
 """Flags of maps that are stable for a reason that makes them useless."""
 MASKED = {
     "attacked_by_transfer",
@@ -268,7 +268,19 @@ class Rerun(TypedDict):
     seed: int | None
 
 
-class AuditCard(TypedDict):
+class Conclusions(TypedDict):
+    """The part of a card that follows from its records."""
+
+    accuracy: Stat | None
+    verdict: Verdict
+    columns: list[CardColumn]
+    methods: list[MethodRow]
+    curves: Curves | None
+    plane: Plane | None
+    bounds: list[Bound] | None
+
+
+class AuditCard(Conclusions):
     """The card of an audit, as `audit` makes it, card.json stores it and reports show it.
 
     A field that may be None may be left out of the file. Means with intervals are `Stat`s.
@@ -281,13 +293,6 @@ class AuditCard(TypedDict):
     data: AuditedData
     settings: dict[str, Any] | None
     complete: bool | None
-    accuracy: Stat | None
-    verdict: Verdict
-    columns: list[CardColumn]
-    methods: list[MethodRow]
-    curves: Curves | None
-    plane: Plane | None
-    bounds: list[Bound] | None
     certificates: Certificates | None
     worst: list[WorstAttack] | None
     pictures: str | None
