@@ -83,6 +83,12 @@ def test_a_point_that_says_the_same_as_cross_entropy_is_cross_entropy(images, tm
     assert [trial.point for trial in found] == [REFERENCE, 'l2_cosine={"l2": 0.1}']
 
 
+def test_cross_entropy_stays_first_where_a_later_point_equals_it(images, tmp_path):
+    """The first point is the one that others are compared with."""
+    found = plan(images, tmp_path, grid={"lr": [0.5, 0.25]}, terms={}, lr=0.25)
+    assert [trial.point for trial in found] == [REFERENCE, "lr=0.5"]
+
+
 BAD = {
     "empty grid": ({}, [0], {}, "The grid is empty"),
     "no values": ({"lr": []}, [0], {}, "give a list of values"),

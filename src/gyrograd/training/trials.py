@@ -185,8 +185,11 @@ def trials_of(
         for point, tree in points.items()
         for seed in seeds
     ]
-    # Equal settings are one trial, under the first of their names.
-    return list({trial.digest: trial for trial in reversed(trials)}.values())[::-1]
+    # Equal settings are one trial, in the place and under the name of the first.
+    first: dict[str, Trial] = {}
+    for trial in trials:
+        first.setdefault(trial.digest, trial)
+    return list(first.values())
 
 
 def run_trial(trial: Trial, on_epoch: OnEpoch | None = None) -> Record:
