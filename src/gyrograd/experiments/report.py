@@ -225,7 +225,7 @@ def _scale_line(results: Results) -> str:
 def _footer(results: Results) -> tuple[str, ...]:
     facts = results.facts
     lines = [f"Run again: {facts['command']}"] if "command" in facts else []
-    lines += [f"Measured on {facts['hardware']}."] if "hardware" in facts else []
+    lines += [f"Measured on {facts['hardware']}."] if facts.get("hardware") else []
     if "seconds" in facts:
         lines.append(f"{facts['seconds']:.0f} s of training and measuring, resumed parts left out.")
     # Older results recorded "not installed" as the version if gyrograd ran from its source.
