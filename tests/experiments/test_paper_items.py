@@ -1,4 +1,7 @@
-"""results/README.md says of every table and figure of the papers what the result files say."""
+"""results/README.md says of every table and figure of the papers what the result files say.
+
+And the scripts that write results/ compare like with like.
+"""
 
 from __future__ import annotations
 
@@ -162,3 +165,32 @@ def test_the_frontiers_training_time_counts_what_came_before_an_interruption(
     here = argparse.Namespace(**words, teacher="")
     times = [frontier.trained(here, few, tmp_path)[1] for _ in range(2)]
     assert times[0] == times[1] > 0
+
+
+def test_cells_of_other_radii_are_measured_again(tmp_path: Path) -> None:
+    """The file of a cell is named without its radii: the first of 2, 4 and 8 was shown as that of 8 alone."""
+    auto_attack = benchmark("auto_attack")
+    here = argparse.Namespace(out=tmp_path, images=2, steps=3, restarts=1, eps=[2.0, 4.0, 8.0])
+    cell = ("lenet", "gradient", "auto quick")
+    assert auto_attack.finished(here, cell) is None
+    found = {"cell": cell, "eps": [2.0, 4.0, 8.0], "kept": [[1.0], [0.5], [0.0]], "seconds": 1.0}
+    records.write_text(auto_attack.path_of(here, cell), json.dumps(found))
+    assert auto_attack.finished(here, cell)["kept"] == found["kept"]
+    here.eps = [8.0]
+    assert auto_attack.finished(here, cell) is None
+
+
+def test_memory_of_a_training_step_is_over_that_of_cross_entropy_whatever_the_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    training_cost = benchmark("training_cost")
+
+    def way(name: str, *rest: Any) -> Any:
+        made = training_cost.Way(name, None, (), 1, 10.0 if name == "cross-entropy" else 30.0, [])
+        made.timed = lambda steps: made.times.append(1.0)
+        return made
+
+    monkeypatch.setattr(training_cost, "way", way)
+    asked = argparse.Namespace(ways=["steady: one signed step"], repeats=1, steps=1)
+    (row,) = training_cost.rows("lenet", asked)
+    assert row["memory_ratio"] == 3.0
