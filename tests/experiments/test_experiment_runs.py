@@ -218,6 +218,14 @@ def test_the_first_words_of_a_row_and_of_a_measurement_are_enough(tmp_path):
         reproduce("wang2020-table2", "smoke", tmp_path, settings=("cifar10",), rows=("nat",))
 
 
+def test_a_row_is_selected_though_its_name_does_not_begin_with_that_of_its_net(tmp_path, monkeypatch):
+    """The rows of Figure 4 are widths of SmoothGrad's noise; the net behind them is called natural."""
+    monkeypatch.setattr(engine, "render", lambda folder: folder / "index.html")
+    few = {"settings": ("lenet",), "rows": ("sigma 0.3",), "images": 1}
+    found = read_results(reproduce("tan2023-figure4", "smoke", tmp_path, **few).parent)
+    assert found.rows("lenet") == ["sigma 0.3"]
+
+
 def test_every_net_is_trained_before_anything_is_measured(tmp_path, monkeypatch, capsys):
     done = []
     fit, cells = nets.fit, engine.run_cells

@@ -332,6 +332,13 @@ def test_the_trade_off_orders_explainers_and_names_those_beaten_by_none() -> Non
     assert drawings.unbeaten(results).rows[0] == ("vgg16", "faithfulness", "lime, sg")
 
 
+def test_figures_are_drawn_of_what_has_a_value() -> None:
+    """A column may be missing: it was not selected, or no image has a value."""
+    results = results_with("pearson", {0.1: 0.5})
+    assert [row[:3] for row in drawings.best_noise(results).rows] == [("vgg16", "pearson", "0.1")]
+    assert [line.x for line in drawings.trade_off_lines(results, "faithfulness")] == [()]
+
+
 def test_figures_without_numbers_draw_nothing() -> None:
     for name in WHAT[2:]:
         assert available("experiment")[name].factory().sections(Results(name, "smoke")) == ()

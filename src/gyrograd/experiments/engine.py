@@ -327,7 +327,13 @@ class Experiment:
 
     def measure(self, run: ExperimentContext) -> ExperimentOutput:
         """Train the missing nets, then take the missing measurements."""
-        trained_nets = self.nets(run)
+        makers = [make for group in self.measures for make in group]
+        # By their rows too: a row need not begin with the way of its net ("sigma 0.03" of a natural net).
+        trained_nets = [
+            one
+            for one in self.nets(replace(run, rows=()))
+            if run.select_rows([one.way]) or any(run.selects(part) for make in makers for part in make(one))
+        ]
         groups = [
             [part for s in trained_nets for make in makers for part in make(s)] for makers in self.measures
         ]
