@@ -103,6 +103,7 @@ BAD = {
     "no seeds": ({"lr": [0.1]}, [], {}, "seeds is"),
     "a seed twice": ({"lr": [0.1]}, [1, 1], {}, "each once"),
     "no test images": ({"lr": [0.1]}, [0], {"test": None}, "needs test images"),
+    "other test images": ({"data_settings.n": [50, 60]}, [0], {}, "changes the test images"),
     "negative limit": ({"lr": [0.1]}, [0], {"limit": -0.01}, "max_accuracy_loss is -0.01"),
     "negative retries": ({"lr": [0.1]}, [0], {"retries": -1}, "max_retries is -1"),
 }
