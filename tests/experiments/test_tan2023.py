@@ -201,6 +201,21 @@ def test_the_table_correlates_backbones_and_needs_all_of_a_line(
     }
 
 
+def test_a_correlation_over_some_backbones_is_not_compared_with_that_over_all(
+    run: ExperimentContext,
+) -> None:
+    names = [f"natural {name}" for name in (measures.MODEL, *NAMES)]
+    nets = [net for net in variants.nets_by_row(("natural",))(run) if net.setting in variants.BACKBONES]
+    found = tuple(
+        (net.setting, name, 0, Record(name, {}, [0, 1], {"lipschitz": [float(place), float(place) + 1]}))
+        for place, net in enumerate(nets)
+        for name in names
+    )
+    for measured, row in ((nets, "natural grad"), (nets[:3], "natural (3 backbones) grad")):
+        made = measures.ranked_by_backbone(MeasuredNets(run, measured, found)).records
+        assert next(one[1] for one in made if one[0] == "backbones") == row
+
+
 SIZES = {"data": {"name": "shapes"}, "model": {"name": "lenet"}, "epochs": 6}
 
 
