@@ -73,6 +73,11 @@ def test_an_image_missing_in_one_seed_is_left_out_of_all_and_counted():
     assert (ours.value, ours.images, ours.missing) == (2.0, 2, 1)
 
 
+def test_a_number_says_that_most_images_have_no_value():
+    ours = estimate([[0.25, 0.75, None, None, None]])
+    assert shown(ours) == "0.500 [0.250, 0.750], 2 of 5 images"
+
+
 def test_one_image_has_no_interval_and_says_so():
     ours = estimate([[0.5]])
     assert not ours.bounded
