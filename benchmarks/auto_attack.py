@@ -79,7 +79,7 @@ def main() -> None:
         (net, method, rival)
         for rival, net, method in product(options.only or rivals_of(options), options.nets, options.methods)
     ]
-    waiting = [cell for cell in cells if not path_of(options, cell).exists()]
+    waiting = [cell for cell in cells if finished(options, cell) is None]
     print(f"{len(cells)} cells, {len(cells) - len(waiting)} of them finished before", flush=True)
     if options.workers > 1:
         with multiprocessing.get_context("spawn").Pool(options.workers) as pool:
@@ -128,6 +128,13 @@ def path_of(options: argparse.Namespace, cell: tuple[str, str, str]) -> Path:
     length = "" if cell[2].endswith(tuple(EFFORT)) else f"-{options.steps}x{options.restarts}"
     name = "-".join((*cell, f"{options.images}{length}")).replace(" ", "_").replace(",", "")
     return options.out / "cells" / f"{name}.json"
+
+
+def finished(options: argparse.Namespace, cell: tuple[str, str, str]) -> dict[str, Any] | None:
+    """What an earlier call found in this cell at these eps, if there was one; its name does not hold the eps."""
+    path = path_of(options, cell)
+    found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
+    return found if found and found["eps"] == options.eps else None
 
 
 def measure_one(work: tuple[argparse.Namespace, tuple[str, str, str]]) -> None:
@@ -294,11 +301,8 @@ def residual_net(data: Path, out: Path, device: str, epochs: int) -> nn.Module:
 
 def write_table(options: argparse.Namespace) -> None:
     """Means of every finished cell, and `auto` beside the best of the rest."""
-    found = {}
-    for cell in product(options.nets, options.methods, rivals_of(options)):
-        path = path_of(options, cell)
-        if path.exists():
-            found[cell] = json.loads(path.read_text())
+    every = product(options.nets, options.methods, rivals_of(options))
+    found = {cell: kept for cell in every if (kept := finished(options, cell)) is not None}
     rows = [
         row
         for net, method in product(options.nets, options.methods)

@@ -252,8 +252,8 @@ def settings_for(arguments: argparse.Namespace, own: dict[str, Any]) -> TrainSet
     )
 
 
-def trained(arguments: argparse.Namespace, data: Dataset, out: Path) -> nn.Module:
-    """The net of a point, out of its file or trained now."""
+def trained(arguments: argparse.Namespace, data: Dataset, out: Path) -> tuple[nn.Module, float]:
+    """The net of a point, and the seconds of its epochs, those before an interruption too."""
     point, epochs, seed, device = arguments.points, arguments.epochs, int(arguments.seeds), arguments.device
     own = point_of(point)
     settings = settings_for(arguments, own)
@@ -289,10 +289,8 @@ def trained(arguments: argparse.Namespace, data: Dataset, out: Path) -> nn.Modul
         if entry["epoch"] % 20 == 0:
             print(f"{point} {entry['epoch']} {entry['losses']} {entry['seconds']}", flush=True)
 
-    started = time.monotonic()
-    fit(model, data, settings, objective=objective, out=out, on_epoch=grow)
-    (out / "seconds.json").write_text(json.dumps(time.monotonic() - started))
-    return model.eval()
+    done = fit(model, data, settings, objective=objective, out=out, on_epoch=grow)
+    return model.eval(), sum(entry["seconds"] for entry in done.history)
 
 
 METHODS = {
@@ -371,7 +369,7 @@ def one(arguments: argparse.Namespace) -> None:
     if arguments.images:
         train = train.subset(arguments.images)
     seed = int(arguments.seeds)
-    model = trained(arguments, train, folder)
+    model, train_seconds = trained(arguments, train, folder)
     facts = {"data": "cifar10", "seed": seed, "epochs": arguments.epochs, "stage": arguments.stage}
     save(folder / "model.safetensors", model, facts=facts)
     sizes = {name: getattr(arguments, name) for name in ("rps", "attack", "matched", "radii", "steps")}
@@ -383,8 +381,8 @@ def one(arguments: argparse.Namespace) -> None:
         "seed": seed,
         "epochs": arguments.epochs,
         "stage": arguments.stage,
-        "attack": f"auto, {arguments.steps} steps",
-        "train_seconds": json.loads((folder / "seconds.json").read_text()),
+        "attack": attack_of(arguments),
+        "train_seconds": train_seconds,
         "measure_seconds": time.monotonic() - started,
         "torch": torch.__version__,
         "numbers": numbers,
@@ -403,12 +401,11 @@ def every(arguments: argparse.Namespace) -> None:
     """All points and seeds, some at a time, each in a process of its own."""
     points = list(POINTS) if arguments.points == "all" else arguments.points.split(",")
     jobs = [(p, s) for s in arguments.seeds.split(",") for p in points]
+    left = [(point, seed) for point, seed in jobs if not is_measured(arguments, point, seed)]
 
     def run(job: tuple[str, str]) -> None:
         point, seed = job
         name = f"{arguments.net}-{point.replace('/', '_')}-s{seed}"
-        if (Path(arguments.out) / f"{name}.json").exists():
-            return
         words = [sys.executable, __file__, *sys.argv[1:], "--points", point, "--seeds", seed, "--alone"]
         log = Path(arguments.out) / f"{name}.log"
         with log.open("a") as file:
@@ -418,7 +415,25 @@ def every(arguments: argparse.Namespace) -> None:
 
     Path(arguments.out).mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(arguments.workers) as pool:
-        list(pool.map(run, jobs))
+        list(pool.map(run, left))
+
+
+def is_measured(arguments: argparse.Namespace, point: str, seed: str) -> bool:
+    """True if the folder holds this point; one that was trained or attacked in another way is an error."""
+    path = Path(arguments.out) / f"{arguments.net}-{point.replace('/', '_')}-s{seed}.json"
+    if not path.exists():
+        return False
+    there = json.loads(path.read_text())
+    asked = {"epochs": arguments.epochs, "stage": arguments.stage, "attack": attack_of(arguments)}
+    for key, value in asked.items():
+        if there[key] != value:
+            sys.exit(f"{path} has {key} {there[key]}, not {value}; give another --out.")
+    return True
+
+
+def attack_of(arguments: argparse.Namespace) -> str:
+    """The attack that judges, in words."""
+    return f"auto, {arguments.steps} steps"
 
 
 RULES = {"lenet": ("ce", 0.5), "resnet18": ("adv2", 0.25)}
@@ -452,20 +467,23 @@ def report(arguments: argparse.Namespace) -> None:
         texts.append(f"## {stage}\n\n{table(points)}")
         if stage == "explore":
             plane(points, home / "plane.png")
-            texts += [f"The rule chooses {choose(points, net)} for {net}." for net in RULES]
+            texts += [f"The rule chooses {point} for {kind}." for kind, point in choices(points).items()]
     print("\n\n".join(texts))
 
 
-def choose(points: list[dict[str, Any]], net: str) -> str:
-    """The explored point of a net that its rule chooses."""
-    reference, loss = RULES[net]
-    means = {
-        p["point"]: [p["numbers"][name]["mean"] for name in ("accuracy", "gradient kept 4")]
-        for p in points
-        if p["net"] == net
-    }
-    fair = {name: kept for name, (accuracy, kept) in means.items() if accuracy >= means[reference][0] - loss}
-    return max(fair, key=lambda name: fair[name])
+def choices(points: list[dict[str, Any]]) -> dict[str, str]:
+    """The explored point that the rule of its net chooses, by kind."""
+    means: dict[str, dict[str, tuple[float, float]]] = {}
+    for p in points:
+        accuracy, kept = (p["numbers"][name]["mean"] for name in ("accuracy", "gradient kept 4"))
+        means.setdefault(kind_of(p), {})[p["point"]] = accuracy, kept
+    chosen = {}
+    for kind, found in means.items():
+        reference, loss = RULES.get(kind.partition(",")[0], ("", 0.0))
+        if reference in found:
+            fair = [point for point in found if found[point][0] >= found[reference][0] - loss]
+            chosen[kind] = max(fair, key=lambda point: found[point][1])
+    return chosen
 
 
 def kind_of(point: dict[str, Any]) -> str:

@@ -138,12 +138,10 @@ def way(name: str, changes: dict[str, Any], net: str, options: argparse.Namespac
 
 def rows(net: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A row a way. Nothing of a way is left when the next is built."""
-    plain = 0.0
     for name in options.ways:
         changes = WAYS[name]
         way(name, changes, net, options)  # cuDNN tries its algorithms here, some of them with much memory
         one = way(name, changes, net, options)
-        plain = plain or one.memory
         beside = way("cross-entropy", {}, net, options)
         for _ in range(options.repeats):
             beside.timed(options.steps)
@@ -156,7 +154,7 @@ def rows(net: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             "ms_high": max(one.times),
             "time_ratio": statistics.median(one.times) / statistics.median(beside.times),
             "memory_mb": one.memory,
-            "memory_ratio": one.memory / plain if plain else None,
+            "memory_ratio": one.memory / beside.memory if beside.memory else None,
         }
         del one, beside
 

@@ -134,6 +134,16 @@ def test_a_net_at_chance_confirms_nothing(accuracy, expected):
     assert ("ce has not learnt" in found.why) == (expected == "not comparable")
 
 
+@pytest.mark.parametrize(("row", "column"), [("ssr 1", "test accuracy"), ("ssr 1 model", "accuracy")])
+def test_a_map_of_a_net_at_chance_confirms_nothing(row, column):
+    """wang2020 and tan2023 have a row per net and map; the accuracy is in the row of the net."""
+    low, high = Quantity("cifar", "ssr 1 sm", "k-in"), Quantity("cifar", "ssr 1 sg", "k-in")
+    accuracy = {Quantity("cifar", row, column): around(12, 6)}
+    ours = {low: around(1, 0.1), high: around(2, 0.1), **accuracy}
+    found = verdict(Order(low, high, ""), Results("x", "paper", {"chance": {"cifar": 10.0}}, ours), "orders")
+    assert (found.verdict, "ssr 1 sm has not learnt" in found.why) == ("not comparable", True)
+
+
 TOML = """
 [[tolerance]]
 column = "rps"

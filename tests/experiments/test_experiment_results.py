@@ -51,9 +51,31 @@ def test_seeds_that_differ_widen_the_interval_by_students(values, apart):
     assert ours.value - ours.low == pytest.approx(np.hypot(alone.value - alone.low, wobble), rel=1e-6)
 
 
+@pytest.mark.parametrize("seeds", [10, 11, 20])
+def test_students_quantile_is_known_for_any_number_of_seeds(seeds):
+    """Figure 6 of wang2020 has 11 nets. The means 0 and 1 in turn; every image is the same."""
+    from scipy import stats
+
+    ours = estimate([[float(seed % 2)] * 2 for seed in range(seeds)])
+    half = stats.t.ppf(0.975, seeds - 1) * stats.sem([seed % 2 for seed in range(seeds)])
+    assert ours.high - ours.value == pytest.approx(half, rel=1e-3)
+
+
+def test_a_column_without_any_value_is_left_out_with_a_sentence(capsys):
+    """Not an error, which would leave a run of many hours without a page."""
+    record = Record("r", {}, [3, 5], {"k-in": [None, None], "moved": [0.0, 0.0]})
+    assert list(estimates([("cifar", "natural sm", 0, record)])) == [Quantity("cifar", "natural sm", "moved")]
+    assert "no image has a value in every seed: cifar | natural sm | k-in" in capsys.readouterr().err
+
+
 def test_an_image_missing_in_one_seed_is_left_out_of_all_and_counted():
     ours = estimate([[1.0, None, 3.0], [1.0, 100.0, 3.0]])
     assert (ours.value, ours.images, ours.missing) == (2.0, 2, 1)
+
+
+def test_a_number_says_that_most_images_have_no_value():
+    ours = estimate([[0.25, 0.75, None, None, None]])
+    assert shown(ours) == "0.500 [0.250, 0.750], 2 of 5 images"
 
 
 def test_one_image_has_no_interval_and_says_so():

@@ -218,6 +218,14 @@ def test_the_first_words_of_a_row_and_of_a_measurement_are_enough(tmp_path):
         reproduce("wang2020-table2", "smoke", tmp_path, settings=("cifar10",), rows=("nat",))
 
 
+def test_a_row_is_selected_though_its_name_does_not_begin_with_that_of_its_net(tmp_path, monkeypatch):
+    """The rows of Figure 4 are widths of SmoothGrad's noise; the net behind them is called natural."""
+    monkeypatch.setattr(engine, "render", lambda folder: folder / "index.html")
+    few = {"settings": ("lenet",), "rows": ("sigma 0.3",), "images": 1}
+    found = read_results(reproduce("tan2023-figure4", "smoke", tmp_path, **few).parent)
+    assert found.rows("lenet") == ["sigma 0.3"]
+
+
 def test_every_net_is_trained_before_anything_is_measured(tmp_path, monkeypatch, capsys):
     done = []
     fit, cells = nets.fit, engine.run_cells
@@ -352,6 +360,66 @@ def test_a_change_of_training_that_is_none_is_refused(text, sentence, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def on(machine, monkeypatch):
+    monkeypatch.setattr(engine, "hardware", lambda device: machine)
+    monkeypatch.setattr(engine, "versions", lambda: {"torch": f"2 of {machine}"})
+
+
+def test_a_page_names_the_machines_that_measured_not_the_one_that_wrote_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "render", lambda folder: folder / "index.html")
+
+    def facts(name="tan2023-figure2", **settings):
+        return read_results(reproduce(name, "smoke", tmp_path, images=2, **settings).parent).facts
+
+    run_json = tmp_path / "smoke/tan2023-figure2/run.json"
+    on("a GPU", monkeypatch)
+    assert facts(rows=("gradient",))["hardware"] == "a GPU"
+    on("a laptop", monkeypatch)
+    again = facts(rows=("gradient",))
+    assert (again["hardware"], again["versions"]) == ("a GPU", {"torch": "2 of a GPU"})
+    # Folders of earlier versions: the results alone name the machine.
+    run_json.write_text('{"seconds": 100.0}')
+    assert facts(rows=("gradient",))["hardware"] == "a GPU"
+    both = facts()
+    assert (both["hardware"], both["seconds"] > 100) == ("a GPU and a laptop", True)
+    assert both["versions"] == {"torch": "2 of a GPU and 2 of a laptop"}
+    # Everything was measured by another experiment that shares the records.
+    run_json.parent.rename(tmp_path / "smoke/other")
+    on("a phone", monkeypatch)
+    assert facts()["hardware"] == "a GPU and a laptop"
+
+
+def test_the_seconds_of_runs_at_the_same_time_add_up(tmp_path, monkeypatch):
+    folder = tmp_path / "smoke/tan2023-figure2"
+    monkeypatch.setattr(engine, "render", lambda folder: folder / "index.html")
+    measure = engine.Experiment.measure
+
+    def while_another_ends(*args):
+        engine._add_to_account(folder, seconds=1000.0)
+        return measure(*args)
+
+    monkeypatch.setattr(engine.Experiment, "measure", while_another_ends)
+    reproduce("tan2023-figure2", "smoke", tmp_path, rows=("gradient",))
+    assert 1000 < read_results(folder).facts["seconds"] < 1100
+
+
+def test_the_page_has_the_number_of_images_that_were_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "render", lambda folder: folder / "index.html")
+    few = {**FEW, "rows": ("ce",), "parts": ("accuracy",)}
+    page = reproduce("joo2023-table1", "smoke", tmp_path, **few, images=10**6)
+    found = read_results(page.parent)
+    (accuracy,) = found.estimates.values()
+    assert found.settings["sizes"]["cifar10-lenet"]["images"] == accuracy.images == 50
+
+
+def test_a_pretrained_net_is_measured_once_whatever_the_seeds(tmp_path):
+    run = replace(run_of(tmp_path), seeds=(0, 1, 2))
+    given = PretrainedNet("natural", tmp_path / "a.pt", {"name": "lenet"})
+    rows = {"natural": lambda seed: given, "ssr": lambda seed: replace(NET, seed=seed)}
+    found = run.trained_nets(("cifar10-lenet",), lambda setting, sizes: rows)
+    assert [(one.way, one.seed) for one in found] == [("natural", 0), ("ssr", 0), ("ssr", 1), ("ssr", 2)]
+
+
 def test_seeds_are_nets_of_their_own_and_widen_what_is_said(tmp_path):
     page = reproduce("joo2023-figure3b", "smoke", tmp_path, seeds=2, **FEW)
     record = json.loads((page.parent / "results.json").read_text())
@@ -374,6 +442,16 @@ def test_seeds_are_nets_of_their_own_and_widen_what_is_said(tmp_path):
         ({"name": "joo2023-table1", "render": True}, "holds no finished run; run the experiment first"),
         ({"name": "joo2023-table1", "rows": "l3"}, "no row 'l3' at the scale 'smoke'"),
         ({"name": "joo2023-figure2a", "settings": "cifar10-lenet"}, "no setting 'cifar10-lenet'"),
+        (
+            {"name": "joo2023-figure3b", "settings": "cifar10-lenet,cifar10-resnet18"},
+            "no setting 'cifar10-resnet18' at the scale 'smoke'; its settings are cifar10-lenet",
+        ),
+        (
+            {"name": "joo2023-figure3b", "parts": "bound,typo"},
+            "nothing whose name begins with typo; it measures bound",
+        ),
+        ({"name": "tan2023-figure2", "parts": "typo"}, "begins with typo; leave out --parts"),
+        ({"name": "joo2023-figure3b", "images": 0}, "images is 0"),
     ],
 )
 def test_a_mistake_is_one_sentence(settings, sentence, tmp_path):

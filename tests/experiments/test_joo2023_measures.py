@@ -13,8 +13,9 @@ from gyrograd.attacks import TargetedMap
 from gyrograd.attributions import Gradient
 from gyrograd.errors import UserError
 from gyrograd.experiments.claims import Order, read_claims
-from gyrograd.experiments.cost import LiveBytes, side_by_side
-from gyrograd.experiments.engine import HOME
+from gyrograd.experiments.cost import Cost, LiveBytes, side_by_side
+from gyrograd.experiments.engine import HOME, ExperimentContext, MeasuredNets
+from gyrograd.experiments.joo2023 import table2
 from gyrograd.experiments.joo2023.measures import (
     ATTRIBUTIONS,
     SHARES,
@@ -37,6 +38,7 @@ from gyrograd.experiments.joo2023.variants import (
     terms_of,
 )
 from gyrograd.experiments.nets import checked_changes, objective_of, train_settings
+from gyrograd.experiments.scales import read_scale
 from gyrograd.metrics import RandomPerturbationSimilarity, adversarial_insertion, insertion
 from gyrograd.registry import available
 from gyrograd.training import recipe
@@ -260,6 +262,23 @@ def test_steps_side_by_side_take_turns():
     assert [len(rounds) for rounds in costs.values()] == [2, 2]
     # A step to warm up; then in each round one for the time and one for the memory.
     assert "".join(order) == "ab" + "aabb" * 2
+
+
+def test_costs_of_some_rows_are_over_those_of_cross_entropy_all_the_same(tmp_path, monkeypatch):
+    seconds = {"ce": 2.0, "hessian": 8.0, "l2_cosine": 6.0}
+    monkeypatch.setattr(table2, "_step", lambda run, trained_net: trained_net.way)
+    monkeypatch.setattr(
+        table2,
+        "side_by_side",
+        lambda ways, rounds, device: {w: [Cost(seconds[w], 1.0)] * rounds for w in ways},
+    )
+    scale = read_scale(HOME / "joo2023" / "scales.toml", "smoke")
+    run = ExperimentContext(scale, tmp_path, (0,), settings=("cifar10-lenet",), rows=("hessian", "l2_cosine"))
+    found = table2.timed(MeasuredNets(run)).records
+    assert {row: set(record.values["time"]) for _, row, _, record in found} == {
+        "hessian": {4.0},
+        "l2_cosine": {3.0},
+    }
 
 
 def test_a_step_that_keeps_a_graph_costs_more_memory():

@@ -1,16 +1,23 @@
-"""results/README.md says of every table and figure of the papers what the result files say."""
+"""results/README.md says of every table and figure of the papers what the result files say.
+
+And the scripts that write results/ compare like with like.
+"""
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
+import json
 import re
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from gyrograd import records
+from gyrograd.data import shapes
 from gyrograd.experiments.joo2023.figure2 import curves_drawn
 from gyrograd.experiments.results import Quantity, read_results
 from gyrograd.registry import available
@@ -116,3 +123,74 @@ def test_curves_of_figure_2a_are_drawn_for_the_setting_that_was_run() -> None:
     (section,) = curves_drawn(results)
     assert results.measured_in == ["cifar10-resnet18-fast"]
     assert len(section.figures) == 1
+
+
+@pytest.fixture(scope="module")
+def frontier() -> ModuleType:
+    return benchmark("frontier")
+
+
+def explored(point: str, accuracy: float, kept: float, epochs: int = 40) -> dict[str, Any]:
+    numbers = {"accuracy": {"mean": accuracy}, "gradient kept 4": {"mean": kept}}
+    return {"net": "lenet", "point": point, "epochs": epochs, "attack": "auto, 20 steps", "numbers": numbers}
+
+
+def test_the_frontiers_rule_compares_points_of_one_length_and_attack(frontier: ModuleType) -> None:
+    """The same points trained for longer are more accurate and hold less: another kind, another choice."""
+    short = [explored("ce", 82.0, 0.1), explored("adv1", 81.6, 0.3), explored("adv4", 75.0, 0.6)]
+    long = [explored("ce", 87.0, 0.1, 200), explored("adv1", 86.0, 0.2, 200)]
+    expected = {"lenet, 40 epochs, auto, 20 steps": "adv1", "lenet, 200 epochs, auto, 20 steps": "ce"}
+    assert frontier.choices([*short, *long]) == expected
+    kept = json.loads((ROOT / "results/frontier/explore.json").read_text(encoding="utf-8"))
+    assert set(frontier.choices(kept).values()) == {"adv1.25+h", "taught3"}
+
+
+def test_a_point_of_the_frontier_with_other_settings_is_not_taken_for_this_one(
+    frontier: ModuleType, tmp_path: Path
+) -> None:
+    (tmp_path / "lenet-ce-s0.json").write_text(json.dumps(explored("ce", 82.0, 0.1) | {"stage": "final"}))
+    asked = {"net": "lenet", "out": tmp_path, "epochs": 40, "stage": "final", "steps": 20}
+    assert frontier.is_measured(argparse.Namespace(**asked), "ce", "0")
+    assert not frontier.is_measured(argparse.Namespace(**asked), "ce", "1")
+    with pytest.raises(SystemExit, match="has epochs 40, not 200; give another --out"):
+        frontier.is_measured(argparse.Namespace(**asked | {"epochs": 200}), "ce", "0")
+
+
+def test_the_frontiers_training_time_counts_what_came_before_an_interruption(
+    frontier: ModuleType, tmp_path: Path
+) -> None:
+    """A second call finds the net trained; its own time is nothing."""
+    words = {"points": "ce", "epochs": 1, "seeds": "0", "device": "cpu", "net": "lenet", "precision": None}
+    few = shapes(split="train", n=10)
+    here = argparse.Namespace(**words, teacher="")
+    times = [frontier.trained(here, few, tmp_path)[1] for _ in range(2)]
+    assert times[0] == times[1] > 0
+
+
+def test_cells_of_other_radii_are_measured_again(tmp_path: Path) -> None:
+    """The file of a cell is named without its radii: the first of 2, 4 and 8 was shown as that of 8 alone."""
+    auto_attack = benchmark("auto_attack")
+    here = argparse.Namespace(out=tmp_path, images=2, steps=3, restarts=1, eps=[2.0, 4.0, 8.0])
+    cell = ("lenet", "gradient", "auto quick")
+    assert auto_attack.finished(here, cell) is None
+    found = {"cell": cell, "eps": [2.0, 4.0, 8.0], "kept": [[1.0], [0.5], [0.0]], "seconds": 1.0}
+    records.write_text(auto_attack.path_of(here, cell), json.dumps(found))
+    assert auto_attack.finished(here, cell)["kept"] == found["kept"]
+    here.eps = [8.0]
+    assert auto_attack.finished(here, cell) is None
+
+
+def test_memory_of_a_training_step_is_over_that_of_cross_entropy_whatever_the_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    training_cost = benchmark("training_cost")
+
+    def way(name: str, *rest: Any) -> Any:
+        made = training_cost.Way(name, None, (), 1, 10.0 if name == "cross-entropy" else 30.0, [])
+        made.timed = lambda steps: made.times.append(1.0)
+        return made
+
+    monkeypatch.setattr(training_cost, "way", way)
+    asked = argparse.Namespace(ways=["steady: one signed step"], repeats=1, steps=1)
+    (row,) = training_cost.rows("lenet", asked)
+    assert row["memory_ratio"] == 3.0

@@ -201,6 +201,21 @@ def test_the_table_correlates_backbones_and_needs_all_of_a_line(
     }
 
 
+def test_a_correlation_over_some_backbones_is_not_compared_with_that_over_all(
+    run: ExperimentContext,
+) -> None:
+    names = [f"natural {name}" for name in (measures.MODEL, *NAMES)]
+    nets = [net for net in variants.nets_by_row(("natural",))(run) if net.setting in variants.BACKBONES]
+    found = tuple(
+        (net.setting, name, 0, Record(name, {}, [0, 1], {"lipschitz": [float(place), float(place) + 1]}))
+        for place, net in enumerate(nets)
+        for name in names
+    )
+    for measured, row in ((nets, "natural grad"), (nets[:3], "natural (3 backbones) grad")):
+        made = measures.ranked_by_backbone(MeasuredNets(run, measured, found)).records
+        assert next(one[1] for one in made if one[0] == "backbones") == row
+
+
 SIZES = {"data": {"name": "shapes"}, "model": {"name": "lenet"}, "epochs": 6}
 
 
@@ -330,6 +345,13 @@ def test_the_trade_off_orders_explainers_and_names_those_beaten_by_none() -> Non
     assert line.x == (0.25, 0.5, 1.0)
     assert [y.value for y in line.y] == [2.0, 3.0, 1.0]
     assert drawings.unbeaten(results).rows[0] == ("vgg16", "faithfulness", "lime, sg")
+
+
+def test_figures_are_drawn_of_what_has_a_value() -> None:
+    """A column may be missing: it was not selected, or no image has a value."""
+    results = results_with("pearson", {0.1: 0.5})
+    assert [row[:3] for row in drawings.best_noise(results).rows] == [("vgg16", "pearson", "0.1")]
+    assert [line.x for line in drawings.trade_off_lines(results, "faithfulness")] == [()]
 
 
 def test_figures_without_numbers_draw_nothing() -> None:

@@ -83,6 +83,12 @@ def test_a_point_that_says_the_same_as_cross_entropy_is_cross_entropy(images, tm
     assert [trial.point for trial in found] == [REFERENCE, 'l2_cosine={"l2": 0.1}']
 
 
+def test_cross_entropy_stays_first_where_a_later_point_equals_it(images, tmp_path):
+    """The first point is the one that others are compared with."""
+    found = plan(images, tmp_path, grid={"lr": [0.5, 0.25]}, terms={}, lr=0.25)
+    assert [trial.point for trial in found] == [REFERENCE, "lr=0.5"]
+
+
 BAD = {
     "empty grid": ({}, [0], {}, "The grid is empty"),
     "no values": ({"lr": []}, [0], {}, "give a list of values"),
@@ -97,6 +103,7 @@ BAD = {
     "no seeds": ({"lr": [0.1]}, [], {}, "seeds is"),
     "a seed twice": ({"lr": [0.1]}, [1, 1], {}, "each once"),
     "no test images": ({"lr": [0.1]}, [0], {"test": None}, "needs test images"),
+    "other test images": ({"data_settings.n": [50, 60]}, [0], {}, "changes the test images"),
     "negative limit": ({"lr": [0.1]}, [0], {"limit": -0.01}, "max_accuracy_loss is -0.01"),
     "negative retries": ({"lr": [0.1]}, [0], {"retries": -1}, "max_retries is -1"),
 }

@@ -27,6 +27,8 @@ from gyrograd.experiments.results import Estimate, Quantity, Results, seed_by_se
 Verdict = Literal["confirmed", "within interval", "inconclusive", "not confirmed", "not comparable"]
 """A value may be "within interval", an order "inconclusive"; the other three are for both."""
 ELSEWHERE = "not measured in this run"
+ACCURACIES = ("accuracy", "test accuracy")
+"""Columns with a net's accuracy on test images, in per cent."""
 Comparison = Literal["nothing", "orders", "values"]
 """Which claims of a paper a run of this scale can be compared with; "values" includes the orders."""
 
@@ -192,9 +194,15 @@ def has_not_learnt(results: Results, quantity: Quantity) -> bool:
 
     Maps of such a net are smooth and meaningless; an order between two of them would be confirmed by accident.
     """
-    accuracy = results.column_of(quantity.setting, quantity.row, "accuracy")
     chance = results.settings.get("chance", {}).get(quantity.setting)
-    return accuracy is not None and chance is not None and accuracy.low <= chance
+    # The row "ssr ig" is a map of the net "ssr"; the net's accuracy is in the row "ssr" or "ssr model".
+    net = quantity.row.rpartition(" ")[0]
+    found = (
+        results.column_of(quantity.setting, row, column)
+        for row in (quantity.row, net, f"{net} model")
+        for column in ACCURACIES
+    )
+    return chance is not None and any(accuracy.low <= chance for accuracy in found if accuracy)
 
 
 def _value_verdict(claim: Value, ours: Estimate) -> tuple[Verdict, str]:

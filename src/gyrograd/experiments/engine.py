@@ -8,8 +8,9 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -36,11 +37,13 @@ from gyrograd.experiments.samples import check_present, images_of
 from gyrograd.experiments.scales import CHANGES, SCALES, SIZES, Scale, read_scale
 from gyrograd.experiments.trained_nets import Columns, Maker, Part, TrainedNet
 from gyrograd.measurement import Cell, fingerprint, finished, run_cells, streams
+from gyrograd.measurement.cells import Finished, Task, in_this_process
 from gyrograd.measurement.machine import hardware, versions
 from gyrograd.models import zoo
 from gyrograd.numerics.modes import flush_denormals
 from gyrograd.occupancy import NAME, free_first, wait_for_lock
 from gyrograd.progress import duration_in_words
+from gyrograd.records import JsonObject
 from gyrograd.registry import Entry, Settings, available, lookup, register
 from gyrograd.reporting import Section, write_page
 from gyrograd.types import Model
@@ -78,7 +81,7 @@ class ExperimentContext:
 
     settings, rows, parts: what to measure; empty for everything. images: the number of test images, instead of the
     scale's. train: changes of `TrainSettings`, for all nets. look: whether missing data are an error; False for
-    listings.
+    listings. at_work: called before anything is trained or measured; not if all of it is read from files.
     """
 
     scale: Scale
@@ -91,6 +94,7 @@ class ExperimentContext:
     parts: tuple[str, ...] = ()
     train: Mapping[str, Any] = field(default_factory=dict)
     look: bool = True
+    at_work: Callable[[], None] = lambda: None
 
     def sizes(self, setting: str) -> Settings:
         """Sizes of a setting at this scale, from `scales.toml`."""
@@ -129,7 +133,7 @@ class ExperimentContext:
             settings: names of settings; those that are not selected are skipped.
             rows_of: takes a setting and its sizes and returns, by row, a function from a seed to a net.
         """
-        return [
+        every = [
             TrainedNet(setting, row, seed, net_of(seed), sizes)
             for setting in self.included(settings)
             for sizes in (self.sizes(setting),)
@@ -137,6 +141,8 @@ class ExperimentContext:
             if self.select_rows([row])
             for seed in self.seeds
         ]
+        # A pretrained net is one net, whatever the number of seeds.
+        return [one for one in every if isinstance(one.net, Net) or one.seed == self.seeds[0]]
 
     def selects(self, part: Part) -> bool:
         """Whether --rows and --parts select this measurement."""
@@ -152,6 +158,7 @@ class ExperimentContext:
         missing = {net_key(net): net for net in nets if isinstance(net, Net) and not is_there(net, folder)}
         for number, net in enumerate(free_first(missing.values(), lambda net: lock_path(net, folder)), 1):
             print(f"training net {number} of {len(missing)}: {net.label}", file=sys.stderr)
+            self.at_work()
             train_or_load(net, folder, self.device)
 
     def net(self, net: Net | PretrainedNet) -> Model:
@@ -199,11 +206,21 @@ class ExperimentContext:
             (setting, row, seed, _), mine = key, groups[key]
             cells, what = [self._cell(part) for part in mine], f"measuring {setting}, {row}, seed {seed}"
             with wait_for_lock(self._measuring(key), what):
-                done = run_cells(
-                    cells, self._places(mine[0]), self.out, shard=self._shard(mine[0]), what=what
-                )
+                done = self.run_cells(cells, self._places(mine[0]), self._shard(mine[0]), what)
             found[key] = [(setting, row, seed, done[cell.name]) for cell in cells]
         return tuple(one for records in found.values() for one in records)
+
+    def run_cells(
+        self, cells: Sequence[Cell], positions: Sequence[int], shard: int, what: str
+    ) -> dict[str, records.Record]:
+        """The records of these cells in this run's folder; what is not there yet is measured."""
+
+        def work(cells: Sequence[Cell], tasks: Sequence[Task]) -> Finished:
+            if tasks:
+                self.at_work()
+            return in_this_process(cells, tasks)
+
+        return run_cells(cells, positions, self.out, shard=shard, what=what, workers=work)
 
     def _measuring(self, group: tuple[str, str, int, str]) -> Path:
         """The lock file held by the process that measures this net on this split."""
@@ -243,7 +260,7 @@ def measure_cells(
         return ()
     mine = {row: cell for row, cell in cells.items() if run.select_rows([row])}
     draws = range(int(run.sizes(setting)["images"]))
-    done = run_cells(list(mine.values()), draws, run.out, shard=shard, what=what)
+    done = run.run_cells(list(mine.values()), draws, shard, what)
     return tuple((setting, row, 0, done[cell.name]) for row, cell in mine.items())
 
 
@@ -302,17 +319,21 @@ class Experiment:
     over: str = "images"
     took: Mapping[str, Took] = field(default_factory=dict)
 
-    def rows(self, run: ExperimentContext) -> list[str]:
-        """All rows that can be selected; empty if only `finish` knows them."""
-        if self.finish is not None:
-            return []
-        trained_nets = self.nets(replace(run, rows=(), look=False))
+    def every_part(self, run: ExperimentContext) -> list[Part]:
+        """All measurements of nets, selected or not; `finish` may add others."""
+        trained_nets = self.nets(replace(run, settings=(), rows=(), look=False))
         makers = [make for group in self.measures for make in group]
-        return list(dict.fromkeys(part.row for s in trained_nets for make in makers for part in make(s)))
+        return [part for s in trained_nets for make in makers for part in make(s)]
 
     def measure(self, run: ExperimentContext) -> ExperimentOutput:
         """Train the missing nets, then take the missing measurements."""
-        trained_nets = self.nets(run)
+        makers = [make for group in self.measures for make in group]
+        # By their rows too: a row need not begin with the way of its net ("sigma 0.03" of a natural net).
+        trained_nets = [
+            one
+            for one in self.nets(replace(run, rows=()))
+            if run.select_rows([one.way]) or any(run.selects(part) for make in makers for part in make(one))
+        ]
         groups = [
             [part for s in trained_nets for make in makers for part in make(s)] for makers in self.measures
         ]
@@ -376,33 +397,42 @@ def reproduce(
                 f"The scale '{scale}' has no setting '{setting}': {did_you_mean(setting, size.settings)}"
             )
     n = size.seeds if seeds is None else seeds
-    check_counts(seeds=n)
+    check_counts(seeds=n, images=1 if images is None else images)
+    folder = out / scale / entry.name
     run = ExperimentContext(
-        size, out / scale, tuple(range(n)), device, tuple(settings), tuple(rows), images, tuple(parts), train
+        size,
+        out / scale,
+        tuple(range(n)),
+        device,
+        tuple(settings),
+        tuple(rows),
+        images,
+        tuple(parts),
+        train,
+        at_work=cache(
+            lambda: _add_to_account(folder, machine={"hardware": hardware(device), "versions": versions()})
+        ),
     )
     experiment: Experiment = entry.factory()
-    if known := experiment.rows(run):
-        _check_named(entry.name, run, "row", run.rows, known)
-    folder = run.out / entry.name
-    before = _begun(folder)
+    _check_selected(experiment, entry.name, run)
+    _add_to_account(folder)
     started = time.monotonic()
     try:
         with flush_denormals():
             found = experiment.measure(run)
     finally:
-        seconds = before + time.monotonic() - started
-        records.write_text(folder / "run.json", json.dumps({"seconds": seconds}) + "\n")
+        _add_to_account(folder, seconds=time.monotonic() - started)
     _check_found(found, entry.name, run)
-    facts = {
-        "command": _command(entry.name, run, seeds),
-        "seconds": seconds,
-        "hardware": hardware(device),
-        "versions": versions(),
-    }
+    facts = {"command": _command(entry.name, run, seeds), **_facts(folder)}
     measured_in = list(dict.fromkeys(m[0] for m in found.records))
     sizes = {s: run.sizes(s) for s in measured_in}
-    # The accuracy of guessing, in per cent, for data with classes.
-    chance = {s: 100 / len(images_of(own, "test").classes) for s, own in sizes.items() if "data" in own}
+    chance = {}
+    for setting, own in sizes.items():
+        if "data" in own:
+            test = images_of(own, "test")
+            own["images"] = min(own["images"], len(test))
+            # The accuracy of guessing, in per cent.
+            chance[setting] = 100 / len(test.classes)
     about = {"sizes": sizes, "chance": chance}
     about |= {"over": experiment.over} | ({CHANGED: dict(train)} if train else {})
     results = Results(entry.name, scale, about, estimates(found.records), found.pictures, facts)
@@ -494,12 +524,67 @@ def _states_of(out: Path, name: str) -> list[str]:
     return found
 
 
-def _begun(folder: Path) -> float:
-    """Make and mark the folder; returns the seconds that earlier runs took."""
-    path = folder / "run.json"
-    seconds = float(json.loads(path.read_text(encoding="utf-8"))["seconds"]) if path.exists() else 0.0
-    records.write_text(path, json.dumps({"seconds": seconds}) + "\n")
-    return seconds
+def _add_to_account(folder: Path, *, seconds: float = 0.0, machine: JsonObject | None = None) -> None:
+    """Add to run.json the seconds of a run, or the machine of one that trains or measures something.
+
+    Several runs may share the folder, so each adds to what is there now.
+    """
+    with wait_for_lock(folder / NAME, f"the page of {folder.name}"):
+        account = _account(folder)
+        account["seconds"] += seconds
+        account["machines"] += [machine] if machine and machine not in account["machines"] else []
+        records.write_text(folder / "run.json", json.dumps(account) + "\n")
+
+
+def _account(folder: Path) -> JsonObject:
+    """The seconds that an experiment's runs took so far, and their machines."""
+    account: JsonObject = {"seconds": 0.0}
+    with suppress(FileNotFoundError, ValueError):
+        account |= records.read_json(folder / "run.json")
+    if "machines" not in account:
+        account["machines"] = []
+        # Earlier versions named the machine in the results alone.
+        with suppress(UserError):
+            facts = records.read(folder / "results.json").facts
+            account["machines"] += [{key: facts[key] for key in ("hardware", "versions")}]
+    return account
+
+
+def _facts(folder: Path) -> JsonObject:
+    """Seconds, hardware and versions of all runs of an experiment so far."""
+    account = _account(folder)
+    # All of it may have been measured in runs of other experiments, which share the nets and the records.
+    others = (_account(path.parent) for path in sorted(folder.parent.glob("*/run.json")))
+    machines = account["machines"] or [machine for other in others for machine in other["machines"]]
+    names = dict.fromkeys(name for machine in machines for name in machine["versions"])
+    return {
+        "seconds": account["seconds"],
+        "hardware": _different(machine["hardware"] for machine in machines),
+        "versions": {name: _different(one["versions"].get(name) for one in machines) for name in names},
+    }
+
+
+def _different(texts: Iterable[str | None]) -> str:
+    """The different ones of these texts: `torch 2.11 and 2.15`."""
+    return " and ".join(dict.fromkeys(text for text in texts if text))
+
+
+def _check_selected(experiment: Experiment, name: str, run: ExperimentContext) -> None:
+    """Refuse names that select nothing, before anything is trained."""
+    every = experiment.every_part(run)
+    measured = list(dict.fromkeys(part.what for part in every))
+    for wanted in run.parts:
+        if not any(what.startswith(wanted) for what in measured):
+            advice = f"it measures {_listed(measured)}" if measured else "leave out --parts"
+            raise UserError(f"{name} measures nothing whose name begins with {wanted}; {advice}.")
+    if every:
+        # Settings without data hold numbers of all nets together, which `finish` adds.
+        together = [setting for setting, sizes in run.scale.settings.items() if "data" not in sizes]
+        settings = list(dict.fromkeys(part.setting for part in every))
+        _check_named(name, run, "setting", [s for s in run.settings if s not in together], settings)
+    if every and experiment.finish is None:
+        here = [part.row for part in every if not run.settings or part.setting in run.settings]
+        _check_named(name, run, "row", run.rows, list(dict.fromkeys(here)))
 
 
 def _check_found(found: ExperimentOutput, name: str, run: ExperimentContext) -> None:
@@ -519,11 +604,17 @@ def _check_named(
     """Refuse unknown names, and list the known ones if there are any."""
     unknown = [wanted for wanted in asked if not any(begins(one, wanted) for one in known)]
     if unknown:
-        shown = ", ".join(known[:MOST_LISTED]) + (", ..." if len(known) > MOST_LISTED else "")
-        advice = f"its {what}s are {shown}: give one of these with --{what}s, or leave it out for all."
+        advice = (
+            f"its {what}s are {_listed(known)}: give one of these with --{what}s, or leave it out for all."
+        )
         if not known:
             advice = f"leave out --{what}s to see all that it has."
         raise UserError(f"{name} has no {what} '{unknown[0]}' at the scale '{run.scale.name}'; {advice}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names as text, the first ones if there are many."""
+    return ", ".join(names[:MOST_LISTED]) + (", ..." if len(names) > MOST_LISTED else "")
 
 
 def _command(name: str, run: ExperimentContext, seeds: int | None) -> str:

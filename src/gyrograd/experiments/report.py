@@ -129,10 +129,12 @@ def column_groups(results: Results, claims: Claims, setting: str) -> list[list[s
 
 
 def shown(estimate: Estimate) -> str:
-    """A number with its interval."""
+    """A number with its interval, and on how many images it rests if others have no value."""
+    total = estimate.images + estimate.missing
+    rest = f", {estimate.images} of {total} images" if estimate.missing else ""
     if not estimate.bounded:
-        return f"{_number(estimate.value)} [one image, no interval]"
-    return f"{_number(estimate.value)} [{_number(estimate.low)}, {_number(estimate.high)}]"
+        return f"{_number(estimate.value)} [one image, no interval]{rest}"
+    return f"{_number(estimate.value)} [{_number(estimate.low)}, {_number(estimate.high)}]{rest}"
 
 
 def tabled(results: Results, setting: str) -> list[str]:
@@ -225,7 +227,7 @@ def _scale_line(results: Results) -> str:
 def _footer(results: Results) -> tuple[str, ...]:
     facts = results.facts
     lines = [f"Run again: {facts['command']}"] if "command" in facts else []
-    lines += [f"Measured on {facts['hardware']}."] if "hardware" in facts else []
+    lines += [f"Measured on {facts['hardware']}."] if facts.get("hardware") else []
     if "seconds" in facts:
         lines.append(f"{facts['seconds']:.0f} s of training and measuring, resumed parts left out.")
     # Older results recorded "not installed" as the version if gyrograd ran from its source.

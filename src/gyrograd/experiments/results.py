@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +26,6 @@ MEDIAN = ", median"
 """A column with this suffix is summarized by the median over images, for values with a heavy tail."""
 RESAMPLED_NUMBERS = 2_000_000
 """Numbers drawn for one bootstrap interval: 2000 resamples of 1000 images, fewer for more images."""
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""Two-sided 95 % quantiles of Student's t with 1 to 9 degrees of freedom."""
 
 
 @dataclass(frozen=True, order=True)
@@ -135,7 +134,10 @@ def _seed_error(means: tuple[float, ...]) -> float:
     n = len(means)
     if n == 1:
         return 0.0
-    quantile = STUDENT[n - 2] if n - 2 < len(STUDENT) else 1.96
+    from scipy.special import stdtrit  # type: ignore[import-untyped]
+
+    # Three decimals, as in printed tables, so that intervals of earlier runs stay as they are.
+    quantile = round(float(stdtrit(n - 1, 0.975)), 3)
     return quantile * float(np.std(means, ddof=1)) / math.sqrt(n)
 
 
@@ -146,16 +148,23 @@ def of_prefix(record: records.Record, start: str) -> records.Record:
 
 
 def estimates(found: Iterable[tuple[str, str, int, records.Record]]) -> dict[Quantity, Estimate]:
-    """Estimates of all columns of the records (setting, row, seed, record), over the seeds of each row."""
+    """Estimates of all columns of the records (setting, row, seed, record), over the seeds of each row.
+
+    A column without a value, such as that of an attack that had no gradient to follow on any image, is left out.
+    """
     columns: dict[Quantity, dict[int, list[float | None]]] = {}
     for setting, row, seed, record in found:
         # Sorted, because a record that was written and read again has lost the order of measurement.
         for column, values in sorted(record.values.items(), key=lambda item: _by_numbers(item[0])):
             columns.setdefault(Quantity(setting, row, column), {})[seed] = values
-    return {
-        q: estimate([seeds[seed] for seed in sorted(seeds)], median if q.column.endswith(MEDIAN) else mean)
-        for q, seeds in columns.items()
-    }
+    made = {}
+    for q, seeds in columns.items():
+        by_seed = [seeds[seed] for seed in sorted(seeds)]
+        if all(None in values for values in zip(*by_seed, strict=False)):
+            print(f"gyrograd: left out, as no image has a value in every seed: {q.key}", file=sys.stderr)
+        else:
+            made[q] = estimate(by_seed, median if q.column.endswith(MEDIAN) else mean)
+    return made
 
 
 def _by_numbers(name: str) -> list[tuple[bool, float, str]]:

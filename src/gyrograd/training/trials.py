@@ -10,7 +10,7 @@ import itertools
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -185,8 +185,12 @@ def trials_of(
         for point, tree in points.items()
         for seed in seeds
     ]
-    # Equal settings are one trial, under the first of their names.
-    return list({trial.digest: trial for trial in reversed(trials)}.values())[::-1]
+    _check_test_images(trial.settings for trial in trials)
+    # Equal settings are one trial, in the place and under the name of the first.
+    first: dict[str, Trial] = {}
+    for trial in trials:
+        first.setdefault(trial.digest, trial)
+    return list(first.values())
 
 
 def run_trial(trial: Trial, on_epoch: OnEpoch | None = None) -> Record:
@@ -215,6 +219,16 @@ def _checked_settings(tree: Mapping[str, Any]) -> TrainSettings:
             "A sweep compares accuracies and needs test images: give test, such as {split: test}."
         )
     return settings
+
+
+def _check_test_images(settings: Iterable[TrainSettings]) -> None:
+    """Refuse a grid that changes the test images: points are compared image by image."""
+    tests = [(own.data, own.data_settings | (own.test or {})) for own in settings]
+    if any(test != tests[0] for test in tests):
+        raise UserError(
+            "The grid changes the test images, and points are compared image by image; leave the setting out of the "
+            "grid, or give test a value of its own for it, such as {split: test, n: 1000}."
+        )
 
 
 def _check_grid(grid: Mapping[str, Any]) -> None:

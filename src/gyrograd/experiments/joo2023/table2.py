@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from gyrograd.experiments.nets import Net, built, net_key, objective_of, train_s
 from gyrograd.experiments.results import of_prefix
 from gyrograd.experiments.samples import images_of
 from gyrograd.experiments.trained_nets import Columns, TrainedNet
-from gyrograd.measurement import Cell, run_cells
+from gyrograd.measurement import Cell
 from gyrograd.measurement.machine import hardware
 from gyrograd.numerics import random
 from gyrograd.training.loop import Step, optimizer_of
@@ -31,14 +32,19 @@ def timed(measured: MeasuredNets) -> ExperimentOutput:
     run = measured.run
     found: list[RowRecord] = []
     for setting in run.included(SETTINGS):
-        mine = [s for s in selected(setting, rows=ROWS)(run) if s.seed == run.seeds[0]]
+        every = selected(setting, rows=ROWS)(replace(run, rows=()))
+        shown = {s.way for s in every if run.select_rows([s.way])}
+        # Cross-entropy is always timed, because the others are divided by it.
+        mine = [s for s in every if s.seed == run.seeds[0] and s.way in {ROWS[0], *shown}]
         rounds = int(run.sizes(setting).get("rounds", 0))
-        if mine and rounds:
+        if shown and rounds:
             cell = _cell(run, setting, mine)
-            (record,) = run_cells(
-                [cell], range(rounds), run.out, shard=rounds, what=f"timing {setting}"
-            ).values()
-            found += [(setting, s.way, s.seed, of_prefix(record, f"{s.way}{BETWEEN}")) for s in mine]
+            (record,) = run.run_cells([cell], range(rounds), rounds, f"timing {setting}").values()
+            found += [
+                (setting, s.way, s.seed, of_prefix(record, f"{s.way}{BETWEEN}"))
+                for s in mine
+                if s.way in shown
+            ]
     return ExperimentOutput(tuple(found))
 
 

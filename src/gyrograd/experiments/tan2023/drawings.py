@@ -75,6 +75,8 @@ def best_noise(results: Results) -> Table:
         for column in SIMILARITIES:
             found = [(s, results.column_of(backbone, f"sigma {s:g}", column)) for s in SIGMAS]
             points = [(point.value, s, point) for s, point in found if point is not None]
+            if not points:
+                continue
             _, sigma, best = max(points, key=lambda point: point[0])
             edge = sigma in (points[0][1], points[-1][1])
             rows.append((backbone, column, f"{sigma:g}", shown(best), "at the edge" if edge else "inside"))
@@ -95,8 +97,8 @@ def over_sigma(results: Results, column: str, *, relative: bool = False) -> list
 
 
 def largest(points: Sequence[Estimate]) -> float:
-    """The largest absolute mean; 1 if all are 0, so that it can be a divisor."""
-    return max(abs(point.value) for point in points) or 1.0
+    """The largest absolute mean; 1 if there is none or all are 0, so that it can be a divisor."""
+    return max((abs(point.value) for point in points), default=0.0) or 1.0
 
 
 def scaled(point: Estimate, factor: float) -> Estimate:
