@@ -160,7 +160,7 @@ ZERO_IS_FINE = {
     "attribution grad_cam_plus_plus eps", "attribution gradient_shap sigma",
 }  # fmt: skip
 LOOKED_AT_WHEN_USED = {"attribution lime grid", "attribution shap grid", "metric top_k_intersection k"}
-SHARES = {"top_fraction", "top", "alpha", "keep", "amount", "share"}
+BELOW_ONE = {"top_fraction", "top", "alpha", "keep", "amount", "share", "regularizer eps"}
 LEAST = {"metric certified_cosine draws": 2}
 OF_ANY_SIGN = {"attack manipulate weight"}
 
@@ -180,7 +180,7 @@ def test_a_number_below_its_least_is_refused_and_the_least_is_not(name: str) -> 
         number = type(parameter.default)  # beside the shapes, 1 is checked to be no float
         from_zero = bool({key, f"{name} {key}"} & ZERO_IS_FINE) or (kind == "attack" and key == "eps")
         least = 0 if from_zero else LEAST.get(f"{name} {key}", 1)
-        make(kind, method, **{key: 0.5 if key in SHARES else number(least)})
+        make(kind, method, **{key: 0.5 if {key, f"{kind} {key}"} & BELOW_ONE else number(least)})
         for value in (-1,) if from_zero else (-1, 0):
             with pytest.raises(gg.UserError) as refused:
                 make(kind, method, **{key: number(value)})
