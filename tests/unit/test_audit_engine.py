@@ -32,6 +32,7 @@ from gyrograd.models.opening import UNTRAINED
 from gyrograd.numerics import random
 from gyrograd.numerics.statistics import share_interval
 from gyrograd.progress import Pace
+from gyrograd.reporting.comparison import compare_audits
 from gyrograd.reporting.schema import check_card
 from gyrograd.types import Attribution
 
@@ -820,3 +821,12 @@ def test_a_row_of_an_attack_is_the_attack_on_that_image() -> None:
     assert {name: flags.tolist() for name, flags in one.beaten_by.items()} == {
         name: flags[1:2].tolist() for name, flags in hit.beaten_by.items()
     }
+
+
+def test_accuracies_of_the_same_images_are_compared_image_by_image(tmp_path: Path) -> None:
+    x, _ = small_images(6)
+    half_right = (gg.predict(small_net(), x) + torch.tensor([0, 0, 0, 1, 1, 1])) % CLASSES
+    preset = replace(SMALL, methods=("gradient",))
+    card = audit(small_net(), x, half_right, preset=preset, sweep={}, out=tmp_path)
+    assert card.document["accuracy"]["value"] == 0.5
+    assert compare_audits(tmp_path, tmp_path).sentence.endswith("accuracy +0.000 [+0.000, +0.000].")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable
 
@@ -236,3 +238,33 @@ def test_inputs_of_another_kind_are_refused_in_a_sentence_after_a_model_was_trie
         Gradient()(model, x.double(), target)
     with pytest.raises(UserError, match="cannot take images of 3 x 5 x 5"):
         Gradient()(model, x[..., 1:, 1:], target)
+
+
+def test_a_function_in_place_of_a_model_is_one_sentence():
+    """In a process of its own, because the types of all calls are checked in this one."""
+    code = """
+import torch, gyrograd as gg
+from gyrograd.errors import UserError
+f, x, y, h = (lambda x: x.flatten(1)[:, :3]), torch.rand(2, 3, 4, 4), torch.tensor([0, 1]), gg.attribution("gradient")
+calls = {"predict": lambda: gg.predict(f, x)}
+for kind, given in {"attribution": (x, y), "regularizer": (x, y), "attack": (h, x, y), "metric": (h, x, y)}.items():
+    for name in gg.available(kind):
+        calls[f"{kind} {name}"] = lambda kind=kind, name=name, given=given: getattr(gg, kind)(name)(f, *given)
+for name, call in calls.items():
+    try:
+        call()
+    except UserError as wrong:
+        print(name, "|", wrong)
+    else:
+        print(name, "| nothing")
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    sentences = dict(line.split(" | ", 1) for line in told.splitlines())
+    assert len(sentences) > 60
+    # Metrics of attacks first ask for the attacked images.
+    others = {
+        name
+        for name, said in sentences.items()
+        if not said.startswith("The model is a function; give an nn.")
+    }
+    assert all(sentences[name].startswith("This metric looks at attacked") for name in others)

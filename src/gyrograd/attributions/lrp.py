@@ -18,7 +18,7 @@ from gyrograd.attributions.rules import AFFINE
 from gyrograd.attributions.smooth import OnSmoothed
 from gyrograd.attributions.variants import VARIANTS, Shares
 from gyrograd.errors import UserError, did_you_mean
-from gyrograd.numerics.checks import check_tensor
+from gyrograd.numerics.checks import check_is_module, check_tensor
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.registry import register
@@ -85,6 +85,7 @@ class AutoLRP:
         return conservation(*_propagate(self._choice(model, x), model, x, target, self.max_batch, False))
 
     def _choice(self, model: Model, x: Inputs) -> Callable[[Tape], LRP]:
+        check_is_module(model)
         check_tensor(x)
         images = x.dim() == 4 and all(getattr(module, "takes_images", True) for module in model.modules())
         usual = {} if images else {"first": "same"}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gyrograd.attributions import predict
 from gyrograd.audit import identity
@@ -63,14 +63,14 @@ from gyrograd.models import logits_of
 from gyrograd.models.class_names import class_names, label_notes
 from gyrograd.models.opening import UNTRAINED, check_model
 from gyrograd.models.opening import notes as model_notes
-from gyrograd.numerics.checks import TRIAL_ROWS, check_images, check_target, class_indices
+from gyrograd.numerics.checks import TRIAL_ROWS, check_images, check_is_module, check_target, class_indices
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.statistics import MIN_IMAGES_FOR_CI, Stat, paired_difference
 from gyrograd.numerics.wording import eps_text, few_images_note
 from gyrograd.occupancy import exclusive_folder
 from gyrograd.registry import lookup
 from gyrograd.reporting.schema import SCHEMA, AuditCard, CardFlag, Conclusions, Verdict
-from gyrograd.reporting.values import write_values
+from gyrograd.reporting.values import OF_MODEL, write_values
 from gyrograd.reporting.wording import counted_images
 from gyrograd.theory import Point
 from gyrograd.types import Model, Targets
@@ -151,10 +151,7 @@ def audit(
     >>> card.summary().splitlines()[3]
     'Verdict: unsafe'
     """
-    if not isinstance(model, nn.Module):
-        raise UserError(
-            f"The model is a {type(model).__name__}; give an nn.Module, such as gyrograd.load(NAME) returns."
-        )
+    check_is_module(model)
     if torch.is_inference_mode_enabled():
         raise UserError("Nothing has a gradient inside torch.inference_mode(); call the audit outside of it.")
     if isinstance(images, Tensor) and images.dim() in FORMS:
@@ -228,6 +225,8 @@ def audit(
             for method in tried:
                 columns = method_columns(table, method.name, chosen) | certified_columns(table, method.name)
                 write_values(place, method.name, columns)
+            if inputs.labelled:
+                write_values(place, OF_MODEL, {"accuracy": table.of(method=MODEL, metric="correct")})
             card.save(place)
     return card
 

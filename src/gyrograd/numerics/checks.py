@@ -201,12 +201,21 @@ def check_logits(out: Any, x: Inputs) -> Logits:
     return out
 
 
+def check_is_module(model: object) -> None:
+    """Refuse functions and what else is no module: passes need its mode, its weights and its layers."""
+    if not isinstance(model, nn.Module):
+        raise UserError(
+            f"The model is a {type(model).__name__}; give an nn.Module, such as gyrograd.load(NAME) returns."
+        )
+
+
 def try_model(model: Model, x: Inputs) -> None:
     """Run a new model on a few examples, twice: it must return logits and leave its input alone.
 
     A model that writes into its input would be explained at another point than x, and would change the caller's
     tensor. One that gives two answers is noted for `answers_change`.
     """
+    check_is_module(model)
     innermost, kind = _innermost(model), (x.dtype, x.shape[1:])
     if kind in _TRIED.get(innermost, ()) or is_being_recorded(x):
         return
@@ -279,6 +288,7 @@ def check_not_compiled(model: Model) -> None:
     torch differentiates it once only (a second derivative fails, or is silently zero), and a recorder does not see its
     operations.
     """
+    check_is_module(model)
     if any(
         type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
         for module in model.modules()

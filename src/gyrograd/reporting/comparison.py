@@ -32,7 +32,7 @@ from gyrograd.reporting.schema import (
 )
 from gyrograd.reporting.showcase import Showcase, two_models
 from gyrograd.reporting.table import GROUPS
-from gyrograd.reporting.values import Column, StoredValues, read_values, values_behind
+from gyrograd.reporting.values import OF_MODEL, Column, StoredValues, read_values, values_behind
 from gyrograd.reporting.wording import Stat, counted_images, is_known, signed_text
 
 Verdict = Literal["better", "worse", "no clear change", "not comparable"]
@@ -305,7 +305,11 @@ def _sentence(a: ComparedAudit, b: ComparedAudit, changes: Sequence[Change]) -> 
     )
     before, after = a.card["accuracy"], b.card["accuracy"]
     if is_known(before) and is_known(after):
-        clause += f"; accuracy {signed_text(independent_difference(before, after))}"
+        right = (
+            values_behind(a.values, OF_MODEL, "accuracy", before),
+            values_behind(b.values, OF_MODEL, "accuracy", after),
+        )
+        clause += f"; accuracy {signed_text(_paired_change(*right) or independent_difference(before, after))}"
     return f"{clause}."
 
 

@@ -17,6 +17,8 @@ from gyrograd.reporting.wording import Stat, is_known
 
 Column = Mapping[int, Number | None]
 """Values by example; None if there is none."""
+OF_MODEL = "(model)"
+"""Stands for a method where the values are the model's own: "accuracy", whether it is right."""
 StoredValues = dict[tuple[str, str], Column]
 """Columns by method and column key."""
 
