@@ -830,3 +830,16 @@ def test_accuracies_of_the_same_images_are_compared_image_by_image(tmp_path: Pat
     card = audit(small_net(), x, half_right, preset=preset, sweep={}, out=tmp_path)
     assert card.document["accuracy"]["value"] == 0.5
     assert compare_audits(tmp_path, tmp_path).sentence.endswith("accuracy +0.000 [+0.000, +0.000].")
+
+
+class OnePattern:
+    """A map that is the same for every image."""
+
+    def __call__(self, model: nn.Module, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:
+        return torch.linspace(0, 1, x[0].numel(), dtype=x.dtype).view_as(x[0]) + 0 * x
+
+
+def test_a_glance_at_four_photographs_tells_of_a_map_that_is_the_same_for_all() -> None:
+    x, _ = small_images(4)
+    card = audit(small_net(), x, preset="glance", methods={"pattern": OnePattern()}, sweep={})
+    assert "same_map_everywhere" in {flag["name"] for flag in card.document["flags"]}

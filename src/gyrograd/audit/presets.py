@@ -161,7 +161,7 @@ PRESETS: dict[str, Preset] = {
         points=6,
         sweep_images=8,
         bound_images=0,
-        flag_images=1,
+        flag_images=4,
         pictures=2,
         shard=1,
     ),
