@@ -73,7 +73,29 @@ def test_hessian_of_a_net_in_training_mode_goes_through_the_batch_statistics():
         torch.testing.assert_close(value, twin.state_dict()[key])
 
 
+class LayerNormBy(nn.Module):
+    """Layer normalisation by a function, which may return mean and deviation, too."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, z):
+        out = self.function(z)
+        return out if isinstance(out, torch.Tensor) else out[0]
+
+
+aten = torch.ops.aten
 NORMS = {
+    "torch.layer_norm": lambda: LayerNormBy(lambda z: torch.layer_norm(z, (4,))),
+    "by name": lambda: LayerNormBy(lambda z: F.layer_norm(input=z, normalized_shape=(4,))),
+    "torch.native_layer_norm": lambda: LayerNormBy(
+        lambda z: torch.native_layer_norm(z, (4,), None, None, 1e-5)
+    ),
+    "aten.layer_norm": lambda: LayerNormBy(lambda z: aten.layer_norm.default(z, (4,))),
+    "aten.native_layer_norm": lambda: LayerNormBy(
+        lambda z: aten.native_layer_norm.default(z, (4,), None, None, 1e-5)
+    ),
     "batch": lambda: nn.BatchNorm2d(4),
     "layer": lambda: nn.LayerNorm((4, 4, 4)),
     "layer of the last axis": lambda: nn.LayerNorm(4, elementwise_affine=False),

@@ -44,6 +44,7 @@ from gyrograd.numerics.checks import (
     check_not_compiled,
     check_target,
     class_indices,
+    in_grey_levels,
     is_being_recorded,
     try_model,
 )
@@ -185,8 +186,7 @@ def run(
     """
     check_attackable(x, plan.box)
     if x.dim() == 4 and plan.box == "unit" and plan.norm == "linf" and max(plan.eps) > 1:
-        largest = max(plan.eps)
-        raise UserError(f"eps is {largest:g} and pixels lie in [0, 1]; write eps={largest:g} / 255.")
+        raise in_grey_levels("eps", max(plan.eps))
     attribution = as_attribution(attribution)
     if plan.follows_maps:
         check_not_compiled(model)

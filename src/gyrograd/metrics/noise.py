@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gyrograd.errors import UserError
 from gyrograd.numerics import random
+from gyrograd.numerics.checks import in_grey_levels
 from gyrograd.types import Inputs
 
 
@@ -65,7 +66,7 @@ def check_size(name: str, value: float, usual: str) -> None:
 def check_pixel_size(name: str, value: float, x: Inputs) -> None:
     """Refuse noise larger than the range of pixels, such as 8 for 8 / 255; features may have any range."""
     if x.dim() == 4 and value > 1:
-        raise UserError(f"{name} is {value:g} and pixels lie in [0, 1]; write {name}={value:g} / 255.")
+        raise in_grey_levels(name, value)
 
 
 def _clip(x: Tensor, clip: bool) -> Tensor:

@@ -201,6 +201,11 @@ def check_logits(out: Any, x: Inputs) -> Logits:
     return out
 
 
+def in_grey_levels(name: str, value: float) -> UserError:
+    """The error for a size of pixels that was given in grey levels, such as 8 for 8 / 255."""
+    return UserError(f"{name} is {value:g} and pixels lie in [0, 1]; write {name}={value:g} / 255.")
+
+
 def check_is_module(model: object) -> None:
     """Refuse functions and what else is no module: passes need its mode, its weights and its layers."""
     if not isinstance(model, nn.Module):

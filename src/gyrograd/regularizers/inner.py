@@ -9,6 +9,7 @@ from gyrograd.attacks.loop import Answer, Box, Search, Verdict, first_delta, sea
 from gyrograd.errors import UserError, check_counts
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.balls import Linf, ball
+from gyrograd.numerics.checks import in_grey_levels
 from gyrograd.numerics.random import Keys
 from gyrograd.types import Images, ScalarField
 
@@ -58,7 +59,7 @@ def check_radius(eps: float, norm: str = "linf") -> None:
     if not 0 < eps < float("inf"):
         raise UserError(f"eps is {eps}; give a finite radius above 0, such as 8 / 255.")
     if eps >= 1 and norm == "linf":
-        raise UserError(f"eps is {eps:g} and pixels lie in [0, 1]; write eps={eps:g} / 255.")
+        raise in_grey_levels("eps", eps)
 
 
 def check_inner(eps: float, steps: int, step_size: float | None) -> None:

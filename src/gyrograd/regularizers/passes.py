@@ -102,6 +102,13 @@ class _Replaced(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+_aten = torch.ops.aten
+# The last of each is what models saved with torch.export call.
+_LAYER_NORMS = {F.layer_norm, torch.layer_norm, _aten.layer_norm.default}
+_NATIVE_LAYER_NORMS = {torch.native_layer_norm, _aten.native_layer_norm.default}
+"""These return mean and deviation beside the result."""
+
+
 class WrittenOut(_Replaced):
     """Computes normalisation by the input itself (batch, layer, instance) with elementary operations, for the block."""
 
@@ -114,10 +121,13 @@ class WrittenOut(_Replaced):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func is F.layer_norm:
-            return _layer_norm(*args, **(kwargs or {}))
+        named = kwargs or {}
+        if func in _LAYER_NORMS:
+            return _layer_norm(*args, **named)
+        if func in _NATIVE_LAYER_NORMS:
+            return _layer_norm(*args, **named), *func(*args, **named)[1:]
         if func is F.instance_norm:
-            return _instance_norm(*args, **(kwargs or {}))
+            return _instance_norm(*args, **named)
         return super().__torch_function__(func, types, args, kwargs)
 
 
@@ -129,17 +139,18 @@ def _written_out(norm: _Norm) -> Tensor:
 
 
 def _layer_norm(
-    x: Tensor,
+    input: Tensor,  # torch's names, because callers may name them
     normalized_shape: Sequence[int],
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
+    cudnn_enable: bool = True,  # noqa: ARG001 - what torch.layer_norm takes
 ) -> Tensor:
-    return _standardized(x, tuple(range(-len(normalized_shape), 0)), eps, weight, bias)
+    return _standardized(input, tuple(range(-len(normalized_shape), 0)), eps, weight, bias)
 
 
 def _instance_norm(
-    x: Tensor,
+    input: Tensor,
     running_mean: Tensor | None = None,
     running_var: Tensor | None = None,
     weight: Tensor | None = None,
@@ -149,8 +160,8 @@ def _instance_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     if not use_input_stats:
-        return F.instance_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
-    return _standardized(x, tuple(range(2, x.dim())), eps, *_per_channel(x, weight, bias))
+        return F.instance_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    return _standardized(input, tuple(range(2, input.dim())), eps, *_per_channel(input, weight, bias))
 
 
 def _per_channel(x: Tensor, *values: Tensor | None) -> Iterator[Tensor | None]:
